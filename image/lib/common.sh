@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+# Shared by the scripts in image/: where things are cached, how a step is shown, where packages come from.
+# shellcheck shell=bash
+
+set -euo pipefail
+umask 022
+
+TOP=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd -P)
+CACHE=${CACHE:-/var/cache/anchorhold}
+SUITE=trixie
+
+die() {
+        printf '%s: %s\n' "${0##*/}" "$*" >&2
+        exit 1
+}
+
+# step LABEL COMMAND...: runs COMMAND with its output in a log file, shows one line with the elapsed
+# time, and at least every five seconds a sign of life; on failure shows the end of the log.
+step() {
+        local label=$1 log start=$SECONDS pid rc=0 shown=0
+        shift
+        log=$(mktemp "${TMPDIR:-/tmp}/anchorhold-step.XXXXXX")
+        "$@" >"$log" 2>&1 </dev/null &
+        pid=$!
+        while kill -0 "$pid" 2>/dev/null; do
+                sleep 0.2
+                if ((SECONDS - start >= shown + 5)); then
+                        shown=$((SECONDS - start))
+                        printf '  … %s (%d s)\n' "$label" "$shown" >&2
+                fi
+        done
+        wait "$pid" || rc=$?
+        if ((rc)); then
+                printf '  ✗ %s failed with status %d after %d s; the end of its output:\n' \
+                        "$label" "$rc" $((SECONDS - start)) >&2
+                tail -n 40 "$log" >&2
+                printf '  (all of it: %s)\n' "$log" >&2
+                return "$rc"
+        fi
+        rm -f "$log"
+        printf '  ✓ %s (%d s)\n' "$label" $((SECONDS - start)) >&2
+}
+
+# Prints apt source lines for $SUITE, its updates and its security archive, built from the addresses
+# that this machine's own apt configuration uses.
+apt_sources() {
+        local main security
+        main=$(apt-get indextargets --format '$(REPO_URI) $(CODENAME)' 'Created-By: Packages' |
+                awk '$2 !~ /-/ { print $1; exit }')
+        security=$(apt-get indextargets --format '$(REPO_URI) $(CODENAME)' 'Created-By: Packages' |
+                awk '$2 ~ /-security$/ { print $1; exit }')
+        [ -n "$main" ] || die "no Debian mirror in this machine's apt configuration (run apt-get update)"
+        printf 'deb %s %s main\n' "$main" "$SUITE"
+        printf 'deb %s %s-updates main\n' "$main" "$SUITE"
+        if [ -n "$security" ]; then
+                printf 'deb %s %s-security main\n' "$security" "$SUITE"
+        fi
+}
+
+# digest_of FILE...: one SHA-256 over the given files' contents, in the order given (first 16 digits).
+digest_of() {
+        sha256sum -- "$@" | awk '{ print $1 }' | sha256sum | cut -c1-16
+}

@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+#pragma once
+
+/* How every process but auditd itself writes audit events: asynchronously over auditd's socket. An
+ * action whose event was not acknowledged must not happen. */
+
+#include <jansson.h>
+#include <systemd/sd-event.h>
+
+#include "util/cleanup.h"
+
+typedef struct AuditClient AuditClient;
+
+#define AUDIT_TIMEOUT_USEC (3ULL * 1000 * 1000)
+
+int audit_client_new(AuditClient **ret, sd_event *event);
+AuditClient *audit_client_free(AuditClient *c);
+DEFINE_CLEANUP(AuditClient *, audit_client_free)
+
+/* Called once: r is 0 when the record is durable, negative errno otherwise (-ETIMEDOUT, -EACCES, …). */
+typedef void (*AuditDone)(int r, void *userdata);
+
+/* Sends one event. run, item, actor may be NULL (actor: the caller's own unit). `data` is taken over,
+ * also on failure; NULL is {}. `done` may be NULL: then a failure is only logged. */
+int audit_append(AuditClient *c, const char *event, const char *run, const char *item, const char *actor,
+                 json_t *data, AuditDone done, void *userdata);
+
+/* Like audit_append() and waits, without an event loop (own connection): for command-line tools. */
+int audit_append_sync(const char *event, const char *run, const char *item, const char *actor, json_t *data);
+
+/* Is auditd alive and able to write? done as above. */
+int audit_ping(AuditClient *c, AuditDone done, void *userdata);

@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+#pragma once
+
+/*
+ * Every local socket of ours speaks varlink through this wrapper: JSON in and out as jansson values,
+ * descriptors alongside, and the peer's roles checked against the method's before its handler runs.
+ * Only ipc/ and api/ know sd-varlink and sd-json.
+ */
+
+#include <jansson.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <systemd/sd-event.h>
+
+#include "ipc/peer.h"
+#include "util/cleanup.h"
+
+typedef struct IpcServer IpcServer;
+typedef struct IpcCall IpcCall;
+typedef struct IpcClient IpcClient;
+
+/* Handles one call. `params` is borrowed and an object. The handler answers with exactly one of
+ * ipc_call_reply() and ipc_call_error(), now or later (then it holds a reference). A negative return
+ * answers `<interface>.Unavailable` with the error's text. */
+typedef int (*IpcHandler)(IpcCall *call, json_t *params, void *userdata);
+
+typedef struct IpcMethod {
+        const char *name;    /* "io.anchorhold.Audit.Append" */
+        unsigned roles;      /* PeerRole mask: who may call it; others get PermissionDenied */
+        IpcHandler handler;
+} IpcMethod;
+
+/* `methods` ends with a NULL name and must outlive the server. `userdata` is borrowed. */
+int ipc_server_new(IpcServer **ret, sd_event *event, const IpcMethod *methods, void *userdata);
+IpcServer *ipc_server_free(IpcServer *s);
+DEFINE_CLEANUP(IpcServer *, ipc_server_free)
+
+/* Adds a listening descriptor; takes it over on success. */
+int ipc_server_listen_fd(IpcServer *s, int fd);
+
+/* Takes the listening descriptors that systemd passed and that carry this FileDescriptorName=. The
+ * number added; -ENOENT if there is none. */
+int ipc_server_listen_systemd(IpcServer *s, const char *fd_name);
+
+/* Called whenever a client's connection is gone, with the same peer object its calls had. */
+void ipc_server_set_disconnect(IpcServer *s, void (*handler)(const Peer *peer, void *userdata));
+
+/* Limits: connections in total (default 1024) and for each uid (default 128). */
+void ipc_server_set_limits(IpcServer *s, unsigned connections, unsigned per_uid);
+
+IpcCall *ipc_call_ref(IpcCall *c);
+IpcCall *ipc_call_unref(IpcCall *c);
+DEFINE_CLEANUP(IpcCall *, ipc_call_unref)
+
+Peer *ipc_call_peer(IpcCall *c);
+const char *ipc_call_method(IpcCall *c);
+bool ipc_call_wants_more(IpcCall *c);
+/* False once the client has gone: stop sending notifications and drop the reference. */
+bool ipc_call_is_live(IpcCall *c);
+
+/* Descriptor number i that came with the call: the caller's from now on, or -EINVAL. */
+int ipc_call_take_fd(IpcCall *c, unsigned i);
+/* Adds a descriptor to the next reply; takes it over on success. Its number, or negative errno. */
+int ipc_call_push_fd(IpcCall *c, int fd);
+
+/* Each takes `params` over, also on failure; NULL is an empty object. */
+int ipc_call_reply(IpcCall *c, json_t *params);
+int ipc_call_notify(IpcCall *c, json_t *params); /* one of several replies, with `more` */
+int ipc_call_error(IpcCall *c, const char *error, json_t *params);
+/* `error` with {"reason": …}. */
+int ipc_call_refuse(IpcCall *c, const char *error, const char *format, ...)
+        __attribute__((__format__(__printf__, 3, 4)));
+
+/*
+ * Client. With an event loop, calls are asynchronous, and a connection that breaks answers every call
+ * under way with error "io.anchorhold.Disconnected"; the next call connects anew. Without one (event
+ * NULL) only ipc_client_call() may be used.
+ */
+typedef void (*IpcReply)(IpcClient *c, const char *error, json_t *params, bool more, void *userdata);
+
+int ipc_client_new(IpcClient **ret, sd_event *event, const char *path);
+IpcClient *ipc_client_free(IpcClient *c); /* calls no handler any more */
+DEFINE_CLEANUP(IpcClient *, ipc_client_free)
+
+/* Whatever uid, gid and unit the server should have; a server that does not fit is treated as not there.
+ * unit may be NULL. The listening socket is systemd's, so that the unit is known only once it accepted: the uid is
+ * checked at connect (SO_PEERCRED of a socket-activated listener is that of its creator, uid 0). */
+
+/* One call and one answer, waiting at most timeout_usec. 0 and *ret_params (the caller's), or
+ * negative errno; -EREMOTEIO for a varlink error, whose name and parameters are then in *ret_error (the
+ * caller's) and *ret_params. Descriptors in `fds` are duplicated, stay the caller's. Received ones come in ret_fds. */
+int ipc_client_call(IpcClient *c, const char *method, json_t *params, const int *fds, size_t n_fds,
+                    uint64_t timeout_usec, json_t **ret_params, char **ret_error,
+                    int *ret_fds, size_t max_fds);
+
+/* Calls and returns at once; `handler` gets the answer, an error, or (timeout_usec, 0 for none)
+ * "io.anchorhold.Timeout". `params` is taken over. With more set, the handler is called for every
+ * reply, the last with more false. */
+int ipc_client_call_async(IpcClient *c, const char *method, json_t *params, const int *fds, size_t n_fds,
+                          bool more, uint64_t timeout_usec, IpcReply handler, void *userdata);
+
+/* Inside a reply handler: descriptor i that came with it, the caller's from now on. */
+int ipc_client_take_fd(IpcClient *c, unsigned i);
+
+/* For the command line: reads answers of a `more` call one by one in an event-free client.
+ * After ipc_client_observe(), each ipc_client_next() waits for one: 1 with *ret_params, 0 after the
+ * last (whose parameters are still given), negative errno, or -EREMOTEIO as above. */
+int ipc_client_observe(IpcClient *c, const char *method, json_t *params, const int *fds, size_t n_fds);
+int ipc_client_next(IpcClient *c, uint64_t timeout_usec, json_t **ret_params, char **ret_error);
