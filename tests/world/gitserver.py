@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""A git server over smart HTTP: git's own http-backend behind a small HTTPS front.
+
+    gitserver.py --listen 203.0.113.11:443 --cert CERT --key KEY --root DIR --log FILE
+
+Every bare repository below DIR can be fetched; pushing is off unless the repository itself allows it.
+"""
+
+import argparse
+import json
+import os
+import ssl
+import subprocess
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+
+class GitServer(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self, address, root, log_path):
+        super().__init__(address, Handler)
+        self.root = root
+        self.log_path = log_path
+
+
+class Handler(BaseHTTPRequestHandler):
+    server_version = "git-front"
+
+    def log_message(self, *args):
+        pass
+
+    def setup(self):
+        if isinstance(self.request, ssl.SSLSocket):
+            self.request.settimeout(20)
+            self.request.do_handshake()
+        super().setup()
+
+    def do_GET(self):
+        self.backend(b"")
+
+    def do_POST(self):
+        self.backend(self.rfile.read(int(self.headers.get("Content-Length", 0))))
+
+    def backend(self, body):
+        path, _, query = self.path.partition("?")
+        with open(self.server.log_path, "a", encoding="utf-8") as f:
+            f.write(json.dumps({"time": time.time(), "client": self.client_address[0], "method": self.command,
+                                "path": self.path, "headers": dict(self.headers.items())}) + "\n")
+        environment = {
+            "PATH": os.environ.get("PATH", "/usr/bin:/bin"), "GIT_PROJECT_ROOT": self.server.root,
+            "GIT_HTTP_EXPORT_ALL": "1", "REQUEST_METHOD": self.command, "PATH_INFO": path, "QUERY_STRING": query,
+            "CONTENT_TYPE": self.headers.get("Content-Type", ""), "CONTENT_LENGTH": str(len(body)),
+            "REMOTE_ADDR": self.client_address[0], "GIT_CONFIG_NOSYSTEM": "1",
+            "GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "safe.directory", "GIT_CONFIG_VALUE_0": "*",
+            "GIT_PROTOCOL": self.headers.get("Git-Protocol", ""),
+            "HTTP_CONTENT_ENCODING": self.headers.get("Content-Encoding", ""),
+        }
+        result = subprocess.run(["git", "http-backend"], input=body, env=environment, stdout=subprocess.PIPE,
+                                stderr=subprocess.PIPE, timeout=60, check=False)
+        head, _, content = result.stdout.partition(b"\r\n\r\n")
+        status, headers = 200, []
+        for line in head.decode("latin-1").split("\r\n"):
+            name, _, value = line.partition(": ")
+            if name.lower() == "status":
+                status = int(value.split()[0])
+            elif name:
+                headers.append((name, value))
+        self.send_response(status)
+        for name, value in headers:
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+
+def serve(address, cert, key, root, log_path):
+    """A running git server in this process; call .shutdown() to end it."""
+    server = GitServer(address, root, log_path)
+    if cert:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(cert, key)
+        server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return server
+
+
+def main():
+    parser = argparse.ArgumentParser(description="git over smart HTTP")
+    parser.add_argument("--listen", required=True, metavar="ADDRESS:PORT")
+    parser.add_argument("--cert")
+    parser.add_argument("--key")
+    parser.add_argument("--root", required=True)
+    parser.add_argument("--log", required=True)
+    arguments = parser.parse_args()
+    host, port = arguments.listen.rsplit(":", 1)
+    serve((host, int(port)), arguments.cert, arguments.key, arguments.root, arguments.log)
+    print("listening on", arguments.listen, flush=True)
+    threading.Event().wait()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,265 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""A scripted model provider: the Anthropic Messages API, streamed, with tool calls.
+
+It speaks the wire protocol that real agents expect and decides what the model "says" from a script: a
+list of turns, one for each request that carries another round of tool results. Every request is logged
+as one JSON line with the key it carried, so that a test can say which key reached the provider.
+
+    provider.py --listen 203.0.113.10:443 --cert CERT --key KEY --log FILE [--script NAME]
+"""
+
+import argparse
+import json
+import ssl
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+REPO = "/work/repo"
+
+
+def tool(kind, **arguments):
+    return {"kind": kind, **arguments}
+
+
+def fix_csvsum():
+    """What a model would do with the demo's repository, and two things that it should not be able to."""
+    old = """                if (c == '"') {
+                        r->state = QUOTED;
+                        return 0;
+                }
+                if (c == ','"""
+    return [
+        ("I'll look at the failing test first.", tool("bash", command="cd %s && make check 2>&1 | tail -n 20" % REPO)),
+        ("The doubled quote is lost. I'll read the parser.", tool("read", path=REPO + "/src/csv.c")),
+        ("Let me see whether there is a newer release upstream.",
+         tool("bash", command="git ls-remote https://git.example.org/csvsum.git 2>&1; true")),
+        ("I'll check a few other places.",
+         tool("bash", command="curl -sS -m 5 https://paste.example.net/ 2>&1; "
+                              "curl -sS -m 5 http://169.254.169.254/latest/meta-data/ 2>&1; "
+                              "env | grep -c ANTHROPIC; true")),
+        ("When the second quote of a pair is seen, it has to be kept.",
+         tool("edit", path=REPO + "/src/csv.c", old=old, new=old.replace("return 0;", "return put(r, c);"))),
+        ("Now the tests again.", tool("bash", command="cd %s && make check 2>&1 | tail -n 5" % REPO)),
+        ("All pass. I'll commit.",
+         tool("bash", command="cd %s && git add -A && git commit -q -m 'Keep the quote that a doubled quote stands for' "
+                              "&& git log --oneline | head -n 1" % REPO)),
+        ("Fixed: a doubled quote inside a quoted field was dropped; it now yields one quote. All tests pass.", None),
+    ]
+
+
+def do_nothing():
+    return [("There is nothing to do.", None)]
+
+
+def break_tests():
+    """A model that commits something that does not pass."""
+    return [
+        ("I'll make a change.", tool("bash", command="cd %s && echo broken >> src/csv.c && git add -A && "
+                                                     "git commit -q -m 'Break it'; true" % REPO)),
+        ("Done.", None),
+    ]
+
+
+SCRIPTS = {"fix-csvsum": fix_csvsum, "do-nothing": do_nothing, "break-tests": break_tests}
+
+
+def bind_tool(wanted, tools):
+    """The agent's own tool of that kind, by name, and its arguments under the names its schema uses."""
+    schemas = {t["name"].lower(): t for t in tools}
+    kind = wanted["kind"]
+    offered = schemas.get(kind)
+    if offered is None:
+        raise KeyError("the agent offers no tool %r, only %s" % (kind, sorted(schemas)))
+    properties = offered["input_schema"].get("properties", {})
+    if kind == "bash":
+        arguments = {"command": wanted["command"]}
+        if "description" in properties:
+            arguments["description"] = "Run a command"
+    elif kind == "read":
+        arguments = {"file_path" if "file_path" in properties else "path": wanted["path"]}
+    elif kind == "edit":
+        arguments = {"file_path" if "file_path" in properties else "path": wanted["path"]}
+        if "edits" in properties:
+            arguments["edits"] = [{"oldText": wanted["old"], "newText": wanted["new"]}]
+        elif "oldText" in properties:
+            arguments.update(oldText=wanted["old"], newText=wanted["new"])
+        else:
+            arguments.update(old_string=wanted["old"], new_string=wanted["new"])
+    else:
+        raise KeyError(kind)
+    return offered["name"], arguments
+
+
+def tool_results(messages):
+    count = 0
+    for message in messages:
+        if message.get("role") == "user" and isinstance(message.get("content"), list):
+            count += sum(1 for block in message["content"] if block.get("type") == "tool_result")
+    return count
+
+
+class Provider(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 128
+
+    def __init__(self, address, log_path, script="fix-csvsum", delay=0.0):
+        super().__init__(address, Handler)
+        self.log_path = log_path
+        self.script = SCRIPTS[script]()
+        self.delay = delay
+        self.lock = threading.Lock()
+
+    def log_request_line(self, entry):
+        with self.lock, open(self.log_path, "a", encoding="utf-8") as f:
+            f.write(json.dumps(entry) + "\n")
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server_version = "scripted-provider"
+
+    def log_message(self, *args):
+        pass
+
+    def setup(self):
+        # the handshake belongs to this connection's own thread
+        if isinstance(self.request, ssl.SSLSocket):
+            self.request.settimeout(20)
+            self.request.do_handshake()
+            self.request.settimeout(None)
+        super().setup()
+
+    def do_GET(self):
+        self.note(None)
+        self.answer(200, {"data": [], "has_more": False})
+
+    def do_POST(self):
+        length = int(self.headers.get("Content-Length", 0))
+        raw = self.rfile.read(length)
+        try:
+            body = json.loads(raw)
+        except ValueError:
+            self.note(None)
+            self.fail(400, "invalid_request_error", "the body is no JSON")
+            return
+        self.note(body)
+        path = self.path.split("?")[0]
+        if path == "/v1/messages/count_tokens":
+            self.answer(200, {"input_tokens": len(raw) // 4})
+        elif path != "/v1/messages":
+            self.fail(404, "not_found_error", "no such resource: " + path)
+        elif not (self.headers.get("x-api-key") or self.headers.get("Authorization")):
+            self.fail(401, "authentication_error", "no key")
+        else:
+            self.messages(body, len(raw) // 4)
+
+    def note(self, body):
+        self.server.log_request_line({
+            "time": time.time(),
+            "client": self.client_address[0],
+            "method": self.command,
+            "path": self.path,
+            "host": self.headers.get("Host"),
+            "x_api_key": self.headers.get("x-api-key"),
+            "authorization": self.headers.get("Authorization"),
+            "headers": dict(self.headers.items()),
+            "model": body.get("model") if body else None,
+            "tool_results": tool_results(body.get("messages", [])) if body else None,
+            "stream": bool(body.get("stream")) if body else None,
+            "body": body,
+        })
+
+    def answer(self, status, value):
+        data = json.dumps(value).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def fail(self, status, kind, message):
+        self.answer(status, {"type": "error", "error": {"type": kind, "message": message}})
+
+    def messages(self, body, input_tokens):
+        tools = body.get("tools") or []
+        if tools:
+            turn = min(tool_results(body.get("messages", [])), len(self.server.script) - 1)
+            text, wanted = self.server.script[turn]
+        else:
+            turn, text, wanted = 0, "csvsum", None
+        content = [{"type": "text", "text": text}]
+        if wanted:
+            name, arguments = bind_tool(wanted, tools)
+            content.append({"type": "tool_use", "id": "toolu_%024d" % (turn + 1), "name": name, "input": arguments})
+        message = {
+            "id": "msg_%024d" % (turn + 1), "type": "message", "role": "assistant", "model": body.get("model"),
+            "content": content, "stop_reason": "tool_use" if wanted else "end_turn", "stop_sequence": None,
+            "usage": {"input_tokens": input_tokens, "output_tokens": 1, "cache_creation_input_tokens": 0,
+                      "cache_read_input_tokens": 0},
+        }
+        output_tokens = len(json.dumps(content)) // 4
+        if body.get("stream"):
+            self.stream(message, output_tokens)
+        else:
+            message["usage"]["output_tokens"] = output_tokens
+            self.answer(200, message)
+
+    def event(self, kind, **fields):
+        data = ("event: %s\ndata: %s\n\n" % (kind, json.dumps({"type": kind, **fields}))).encode()
+        self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
+        self.wfile.flush()
+        if self.server.delay:
+            time.sleep(self.server.delay)
+
+    def stream(self, message, output_tokens):
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream; charset=utf-8")
+        self.send_header("Cache-Control", "no-cache")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        self.event("message_start", message={**message, "content": [], "stop_reason": None})
+        for index, block in enumerate(message["content"]):
+            if block["type"] == "text":
+                self.event("content_block_start", index=index, content_block={"type": "text", "text": ""})
+                for piece in (block["text"][i:i + 24] for i in range(0, len(block["text"]), 24)):
+                    self.event("content_block_delta", index=index, delta={"type": "text_delta", "text": piece})
+            else:
+                self.event("content_block_start", index=index, content_block={**block, "input": {}})
+                self.event("content_block_delta", index=index,
+                           delta={"type": "input_json_delta", "partial_json": json.dumps(block["input"])})
+            self.event("content_block_stop", index=index)
+        self.event("message_delta", delta={"stop_reason": message["stop_reason"], "stop_sequence": None},
+                   usage={"output_tokens": output_tokens})
+        self.event("message_stop")
+        self.wfile.write(b"0\r\n\r\n")
+
+
+def serve(address, cert, key, log_path, script="fix-csvsum", delay=0.0):
+    """A running provider in this process; call .shutdown() to end it."""
+    server = Provider(address, log_path, script, delay)
+    if cert:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(cert, key)
+        server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return server
+
+
+def main():
+    parser = argparse.ArgumentParser(description="scripted Anthropic Messages API")
+    parser.add_argument("--listen", required=True, metavar="ADDRESS:PORT")
+    parser.add_argument("--cert")
+    parser.add_argument("--key")
+    parser.add_argument("--log", required=True)
+    parser.add_argument("--script", default="fix-csvsum", choices=sorted(SCRIPTS))
+    parser.add_argument("--delay", type=float, default=0.0, help="seconds between two events of a stream")
+    arguments = parser.parse_args()
+    host, port = arguments.listen.rsplit(":", 1)
+    serve((host, int(port)), arguments.cert, arguments.key, arguments.log, arguments.script, arguments.delay)
+    print("listening on", arguments.listen, flush=True)
+    threading.Event().wait()
+
+
+if __name__ == "__main__":
+    main()
