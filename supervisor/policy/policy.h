@@ -50,6 +50,8 @@ bool egress_policy_knows(const EgressPolicy *p, const char *name, const char **r
 void egress_policy_decide(const EgressPolicy *p, const char *name, uint16_t port,
                           const char *method, const char *path, EgressDecision *ret);
 const char *egress_policy_digest(const EgressPolicy *p);
+/* The names (exact, or "*.example.org") of the rules that say `inspect`: what a run's CA may sign for. Borrowed. */
+size_t egress_policy_inspected(const EgressPolicy *p, const char *const **ret_names);
 
 /* ---- the rest ---- */
 
