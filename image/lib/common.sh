@@ -61,3 +61,8 @@ apt_sources() {
 digest_of() {
         sha256sum -- "$@" | awk '{ print $1 }' | sha256sum | cut -c1-16
 }
+
+# packages_of FILE: the names in a package list, separated by commas, without its comments.
+packages_of() {
+        sed 's/#.*//' "$1" | awk 'NF { print $1 }' | paste -sd,
+}
