@@ -1,0 +1,5 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+# Everything that speaks to a microVM from the host's side: guest channel, QMP, the launcher.
+LIB_SRCS += supervisor/vmm/channel.c
+UNIT_TESTS += test-channel
+FUZZERS += fuzz-channel
