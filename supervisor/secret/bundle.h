@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+#pragma once
+
+/*
+ * A run's secrets as bytes: what inject gets over PID 1, and (without the credentials' values) what
+ * secretd seals on disk.
+ *
+ *   {"run","item","workflow","stage","expires_usec","ca_pem","ca_key":[offset,length]|null,
+ *    "credentials":[{"name","sentinel","rule","provider","secret":[offset,length]|null}]}
+ *   newline
+ *   the secrets' bytes; offsets count from the byte after the newline
+ *
+ * The object never holds a secret, so that the JSON library has no copy that it would not zero.
+ */
+
+#include "secret/run-secrets.h"
+
+enum { BUNDLE_MAX = 1024 * 1024 };
+
+typedef enum BundleFlags {
+        BUNDLE_WITH_SECRETS = 1 << 0, /* the credentials' values; the CA's key is always in it */
+} BundleFlags;
+
+/* The bytes are the caller's, to be given to secret_erase(). */
+int bundle_format(const RunSecrets *s, BundleFlags flags, char **ret, size_t *ret_size);
+
+/* -EBADMSG for anything that bundle_format() would not have written. */
+int bundle_parse(RunSecrets **ret, const void *data, size_t size);

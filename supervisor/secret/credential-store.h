@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+#pragma once
+
+/* The credentials of this host, as PID 1 decrypted them for secretd. */
+
+#include "secret/secret.h"
+#include "util/cleanup.h"
+
+typedef struct CredentialStore CredentialStore;
+
+/* Reads every `cred_NAME` of the folder (NULL: an empty store). A file that is no credential (its name,
+ * size or bytes) is logged
+ * and left out. */
+int credential_store_load(CredentialStore **ret, const char *folder);
+CredentialStore *credential_store_free(CredentialStore *s);
+DEFINE_CLEANUP(CredentialStore *, credential_store_free)
+
+size_t credential_store_size(const CredentialStore *s);
+
+/* Borrowed, or NULL. */
+const Secret *credential_store_find(const CredentialStore *s, const char *name);

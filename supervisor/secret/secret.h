@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+#pragma once
+
+/*
+ * A value that must not leave: locked in memory, kept out of core dumps, zeroed when freed. It is no
+ * string: nothing here yields a `char *`, so that neither printf nor jansson takes it by accident.
+ */
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "util/cleanup.h"
+
+typedef struct Secret Secret;
+
+enum { SECRET_MAX = 64 * 1024 };
+
+/* A look at the bytes, valid as long as the secret. A struct, so that a `%s` for it does not compile
+ * clean. There is no zero byte behind it. */
+typedef struct SecretView {
+        const void *bytes;
+        size_t size;
+} SecretView;
+
+/* Copies; the caller zeroes its own copy. */
+int secret_new(Secret **ret, const void *data, size_t size);
+int secret_new_random(Secret **ret, size_t size);
+/* What is left of a file below dir_fd, at most SECRET_MAX bytes. */
+int secret_read_file(Secret **ret, int dir_fd, const char *path);
+Secret *secret_free(Secret *s);
+DEFINE_CLEANUP(Secret *, secret_free)
+
+SecretView secret_view(const Secret *s);
+
+/* Equal in content; the time depends on the sizes alone. */
+bool secret_equals(const Secret *s, const void *data, size_t size);
+
+/* Zeroes and frees a heap copy that had to exist for a moment. */
+void secret_erase(void *data, size_t size);
+
+/* For processes that hold secrets: no core dump, not readable by others of the same user, nothing
+ * of it swapped. Negative errno if any of that cannot be had. */
+int secret_protect_process(void);

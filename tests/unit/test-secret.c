@@ -1,0 +1,254 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+
+#include <fcntl.h>
+#include <openssl/pem.h>
+#include <openssl/x509v3.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "secret/bundle.h"
+#include "secret/credential-store.h"
+#include "secret/run-ca.h"
+#include "secret/seal.h"
+#include "secret/secret.h"
+#include "secret/sentinel.h"
+#include "util/io.h"
+
+#define RUN "r0123456789ab"
+#define USEC 1000000ULL
+
+static void test_secret(void **state) {
+        _cleanup_(secret_freep) Secret *s = NULL, *t = NULL;
+
+        assert_int_equal(secret_new(&s, "opensesame", 10), 0);
+        assert_int_equal(secret_view(s).size, 10);
+        assert_true(secret_equals(s, "opensesame", 10));
+        assert_false(secret_equals(s, "opensesamE", 10));
+        assert_false(secret_equals(s, "opensesame", 9));
+        assert_int_equal(secret_new(&t, "", 0), -EINVAL);
+        assert_int_equal(secret_new_random(&t, SECRET_MAX + 1), -EINVAL);
+        assert_int_equal(secret_new_random(&t, 32), 0);
+}
+
+/* A page of a freed secret is gone, and its guard pages cannot be touched while it lives. */
+static void test_secret_guard(void **state) {
+        _cleanup_(secret_freep) Secret *s = NULL;
+        const volatile char *p;
+        int status;
+        pid_t pid;
+
+        assert_int_equal(secret_new(&s, "opensesame", 10), 0);
+        p = secret_view(s).bytes;
+        pid = fork();
+        assert_true(pid >= 0);
+        if (pid == 0) {
+                const struct rlimit none = {};
+
+                (void) setrlimit(RLIMIT_CORE, &none);
+                (void) signal(SIGSEGV, SIG_DFL);
+                (void) p[-1];
+                _exit(0);
+        }
+        assert_int_equal(waitpid(pid, &status, 0), pid);
+        assert_true(WIFSIGNALED(status));
+}
+
+static void test_sentinel(void **state) {
+        _cleanup_free_ char *a = NULL, *b = NULL, *c = NULL;
+
+        assert_int_equal(sentinel_make("sk-ant-api03-", "base64url", 108, &a), 0);
+        assert_int_equal(sentinel_make("sk-ant-api03-", "base64url", 108, &b), 0);
+        assert_int_equal(strlen(a), 108);
+        assert_int_equal(strncmp(a, "sk-ant-api03-", 13), 0);
+        assert_string_not_equal(a, b);
+        assert_int_equal(strspn(a, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_"), 108);
+
+        assert_int_equal(sentinel_make("p", "no-such", 100, &c), -EINVAL);
+        assert_int_equal(sentinel_make("p", "hex", 32, &c), -EINVAL); /* 124 bits */
+        assert_int_equal(sentinel_make("p", "hex", 33, &c), 0);
+}
+
+static X509 *parse_cert(const char *pem) {
+        BIO *bio = BIO_new_mem_buf(pem, -1);
+        X509 *cert = PEM_read_bio_X509(bio, NULL, NULL, NULL);
+
+        BIO_free(bio);
+        return cert;
+}
+
+static void test_run_ca(void **state) {
+        static const char *const names[] = { "api.example.org", "*.example.net" };
+        _cleanup_(secret_freep) Secret *key = NULL;
+        _cleanup_free_ char *pem = NULL;
+        uint64_t now = time_realtime();
+        NAME_CONSTRAINTS *nc;
+        int critical;
+        X509 *cert;
+
+        assert_int_equal(run_ca_make(RUN, names, 0, now, now + USEC, &pem, &key), -EINVAL);
+        assert_int_equal(run_ca_make(RUN, names, 2, now, now, &pem, &key), -EINVAL);
+        assert_int_equal(run_ca_make(RUN, names, 2, now - 3600 * USEC, now + 60 * USEC, &pem, &key), 0);
+        cert = parse_cert(pem);
+        assert_non_null(cert);
+        assert_int_equal(X509_check_ca(cert), 1);
+        assert_int_equal(X509_get_pathlen(cert), 0);
+        assert_int_equal(X509_get_key_usage(cert), KU_KEY_CERT_SIGN);
+        assert_int_equal(X509_self_signed(cert, 1), 1);
+        nc = X509_get_ext_d2i(cert, NID_name_constraints, &critical, NULL);
+        assert_non_null(nc);
+        assert_int_equal(critical, 1);
+        assert_int_equal(sk_GENERAL_SUBTREE_num(nc->permittedSubtrees), 2);
+        assert_int_equal(sk_GENERAL_SUBTREE_num(nc->excludedSubtrees), 2);
+        NAME_CONSTRAINTS_free(nc);
+        X509_free(cert);
+}
+
+static RunSecrets *make_secrets(void) {
+        json_t *rule = json_pack("{s:[s]}", "hosts", "api.example.org");
+        RunSecrets *s = NULL;
+
+        assert_int_equal(run_secrets_new(&s, RUN, "i0123456789ab", "code-fix", "work", 12345, 2), 0);
+        assert_int_equal(run_secrets_set_credential(s, 0, "anthropic", "sk-sentinel-1", rule, rule), 0);
+        assert_int_equal(run_secrets_set_credential(s, 1, "other", "sk-sentinel-2", rule, NULL), 0);
+        assert_int_equal(secret_new(&s->credentials[0].secret, "real-secret", 11), 0);
+        s->ca_pem = strdup("PEM\n");
+        assert_int_equal(secret_new(&s->ca_key, "\0key\n", 5), 0);
+        json_decref(rule);
+        return s;
+}
+
+static void test_bundle(void **state) {
+        _cleanup_(run_secrets_freep) RunSecrets *s = make_secrets(), *t = NULL, *u = NULL;
+        _cleanup_free_ char *guest = NULL;
+        char *data, *sealed;
+        size_t size, sealed_size;
+
+        assert_int_equal(bundle_format(s, BUNDLE_WITH_SECRETS, &data, &size), 0);
+        assert_int_equal(bundle_parse(&t, data, size), 0);
+        assert_string_equal(t->run, RUN);
+        assert_string_equal(t->stage, "work");
+        assert_int_equal(t->expires_usec, 12345);
+        assert_int_equal(t->n_credentials, 2);
+        assert_true(secret_equals(t->credentials[0].secret, "real-secret", 11));
+        assert_null(t->credentials[1].secret);
+        assert_null(t->credentials[1].provider);
+        assert_true(secret_equals(t->ca_key, "\0key\n", 5));
+        /* every shorter one is refused */
+        for (size_t i = 0; i < size; i++) {
+                RunSecrets *v = NULL;
+
+                assert_int_equal(bundle_parse(&v, data, i), -EBADMSG);
+        }
+        /* the value is in it once, and not in the part that a JSON library reads */
+        assert_null(memmem(data, (size_t) ((char *) memchr(data, '\n', size) - data), "real-secret", 11));
+        secret_erase(data, size);
+
+        assert_int_equal(bundle_format(s, 0, &sealed, &sealed_size), 0);
+        assert_null(memmem(sealed, sealed_size, "real-secret", 11));
+        assert_int_equal(bundle_parse(&u, sealed, sealed_size), 0);
+        assert_null(u->credentials[0].secret);
+        secret_erase(sealed, sealed_size);
+
+        guest = run_secrets_format_guest(s);
+        assert_string_equal(guest, "{\"ca_pem\":\"PEM\\n\",\"sentinels\":{\"anthropic\":\"sk-sentinel-1\",\"other\":\"sk-sentinel-2\"}}");
+}
+
+static void test_bundle_empty(void **state) {
+        _cleanup_(run_secrets_freep) RunSecrets *s = NULL, *t = NULL;
+        _cleanup_free_ char *guest = NULL, *data = NULL;
+        size_t size;
+
+        assert_int_equal(run_secrets_new(&s, RUN, "i0123456789ab", "exec", "work", 1, 0), 0);
+        guest = run_secrets_format_guest(s);
+        assert_string_equal(guest, "{\"ca_pem\":null,\"sentinels\":{}}");
+        assert_int_equal(bundle_format(s, BUNDLE_WITH_SECRETS, &data, &size), 0);
+        assert_int_equal(bundle_parse(&t, data, size), 0);
+        assert_int_equal(t->n_credentials, 0);
+}
+
+static void test_seal(void **state) {
+        _cleanup_(secret_freep) Secret *key = NULL, *other = NULL;
+        _cleanup_free_ void *sealed = NULL;
+        void *open = NULL;
+        size_t size, open_size;
+
+        assert_int_equal(secret_new_random(&key, SEAL_KEY_SIZE), 0);
+        assert_int_equal(secret_new_random(&other, SEAL_KEY_SIZE), 0);
+        assert_int_equal(seal_close(key, RUN, "plain text", 10, &sealed, &size), 0);
+        assert_null(memmem(sealed, size, "plain", 5));
+        assert_int_equal(seal_open(key, RUN, sealed, size, &open, &open_size), 0);
+        assert_int_equal(open_size, 10);
+        assert_memory_equal(open, "plain text", 10);
+        secret_erase(open, open_size);
+
+        assert_int_equal(seal_open(other, RUN, sealed, size, &open, &open_size), -EBADMSG);
+        assert_int_equal(seal_open(key, "r0123456789ac", sealed, size, &open, &open_size), -EBADMSG);
+        for (size_t i = 0; i < size; i++) {
+                ((uint8_t *) sealed)[i] ^= 1;
+                assert_int_equal(seal_open(key, RUN, sealed, size, &open, &open_size), -EBADMSG);
+                ((uint8_t *) sealed)[i] ^= 1;
+                assert_int_equal(seal_open(key, RUN, sealed, i, &open, &open_size), -EBADMSG);
+        }
+}
+
+static void write_file(const char *dir, const char *name, const char *data, size_t size) {
+        _cleanup_free_ char *path = text_format("%s/%s", dir, name);
+        int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+
+        assert_true(fd >= 0);
+        assert_int_equal(io_write_full(fd, data, size), 0);
+        (void) close(fd);
+}
+
+static void test_store(void **state) {
+        static const char *const files[] = { "cred_anthropic", "cred_bin", "cred_short", "cred_Upper", "other", "cred_empty" };
+        _cleanup_(credential_store_freep) CredentialStore *s = NULL, *none = NULL, *missing = NULL;
+        char dir[] = "/tmp/test-secret-XXXXXX";
+
+        assert_non_null(mkdtemp(dir));
+        write_file(dir, "cred_anthropic", "sk-real-value\n", 14);
+        write_file(dir, "cred_bin", "nul\0in the middle", 17);
+        write_file(dir, "cred_short", "short", 5);
+        write_file(dir, "cred_Upper", "sk-real-value", 13);
+        write_file(dir, "other", "sk-real-value", 13);
+        write_file(dir, "cred_empty", "", 0);
+
+        assert_int_equal(credential_store_load(&s, dir), 0);
+        assert_int_equal(credential_store_size(s), 1);
+        assert_true(secret_equals(credential_store_find(s, "anthropic"), "sk-real-value", 13));
+        assert_null(credential_store_find(s, "bin"));
+        assert_int_equal(credential_store_load(&none, NULL), 0);
+        assert_int_equal(credential_store_size(none), 0);
+
+        for (size_t i = 0; i < ELEMENTSOF(files); i++) {
+                _cleanup_free_ char *path = text_format("%s/%s", dir, files[i]);
+
+                (void) unlink(path);
+        }
+        assert_int_equal(rmdir(dir), 0);
+        assert_int_equal(credential_store_load(&missing, dir), -ENOENT);
+}
+
+int main(void) {
+        const struct CMUnitTest tests[] = {
+                cmocka_unit_test(test_secret),
+                cmocka_unit_test(test_secret_guard),
+                cmocka_unit_test(test_sentinel),
+                cmocka_unit_test(test_run_ca),
+                cmocka_unit_test(test_bundle),
+                cmocka_unit_test(test_bundle_empty),
+                cmocka_unit_test(test_seal),
+                cmocka_unit_test(test_store),
+        };
+
+        return cmocka_run_group_tests(tests, NULL, NULL);
+}
