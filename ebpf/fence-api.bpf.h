@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later OR GPL-2.0-only */
+#pragma once
+
+/*
+ * What the fence's programs and user space share: layouts of the maps, and the addresses that no grant
+ * can open.
+ *
+ * A grant admits one (cgroup, address, port, protocol) for new connections until it expires. A socket
+ * that connected under it remembers the grant's id; its packets pass for as long as that id is in the
+ * map `live`, whatever has expired since, and for as long as egressd's heartbeat is fresh. Taking the id out of `live`
+ * cuts the connections made under it at their next packet.
+ */
+
+#include <linux/types.h>
+
+#define FENCE_MAPS_DIR "/run/anchorhold/maps"       /* grants, live, heartbeat: egressd's group */
+#define FENCE_PROGS_DIR "/sys/fs/bpf/anchorhold/prog"   /* programs: root */
+#define FENCE_PRIVATE_DIR "/sys/fs/bpf/anchorhold/maps" /* config, sockets, verdicts: root */
+
+#define FENCE_MAX_GRANTS 65536
+#define FENCE_HEARTBEAT_NS (10ULL * 1000 * 1000 * 1000)
+
+/* Key of `grants`, value of `live`. An IPv4 address is written in its IPv4-mapped IPv6 form. */
+struct fence_key {
+        __u64 cgroup_id;
+        __u8 address[16];
+        __be16 port;
+        __u8 protocol; /* IPPROTO_TCP or IPPROTO_UDP */
+        __u8 zero[5];
+};
+
+/* Value of `grants`. */
+struct fence_grant {
+        __u64 id;         /* never 0, never used twice during one boot */
+        __u64 expires_ns; /* CLOCK_BOOTTIME; bounds new connections only */
+};
+
+/* Value of `config`, one entry. */
+struct fence_config {
+        __u64 netns_cookie; /* of the host's network namespace, the only one where a run's sockets may be */
+};
+
+/* Value of `sockets`, the storage of a socket. */
+struct fence_socket {
+        __u64 grant;
+};
+
+/* Index of `verdicts`, a count each for every CPU. */
+enum fence_verdict {
+        FENCE_CONNECT_ALLOWED,
+        FENCE_CONNECT_NO_GRANT,
+        FENCE_CONNECT_EXPIRED,
+        FENCE_CONNECT_NEVER,     /* metadata, loopback, link-local, multicast */
+        FENCE_CONNECT_HEARTBEAT,
+        FENCE_CONNECT_OTHER,     /* unknown family, protocol or namespace */
+        FENCE_CREATE_REFUSED,
+        FENCE_PACKET_NO_GRANT,
+        FENCE_PACKET_REVOKED,
+        FENCE_PACKET_HEARTBEAT,
+        FENCE_PACKET_OTHER,      /* not what its socket's grant names, or not understood */
+        FENCE_N_VERDICTS,
+};
+
+static inline int fence_never_v4(const __u8 a[4]) {
+        switch (a[0]) {
+        case 0:
+        case 127:
+                return 1;
+        case 169: /* link-local, with the metadata services of nearly everybody: .169.254, .170.2, .170.23 */
+                return a[1] == 254;
+        case 100: /* Alibaba Cloud metadata */
+                return a[1] == 100 && a[2] == 100 && a[3] == 200;
+        case 168: /* Azure's wire server */
+                return a[1] == 63 && a[2] == 129 && a[3] == 16;
+        case 192: /* Oracle Cloud's older metadata address */
+                return a[1] == 0 && a[2] == 0 && a[3] == 192;
+        default:
+                return a[0] >= 224;
+        }
+}
+
+/* Is this an address that no policy opens? Also where the IPv4 address hides in NAT64 (RFC 6052, RFC 8215), 6to4
+ * or Teredo. egressd refuses many more; these are what must stay shut even if egressd is an attacker's. */
+static inline int fence_never(const __u8 a[16]) {
+        __u8 hidden[4];
+        int i, zeros = 0;
+
+        for (i = 0; i < 10; i++)
+                zeros += a[i] == 0;
+
+        if (zeros == 10 && a[10] == 0xff && a[11] == 0xff)
+                return fence_never_v4(a + 12);
+        if (zeros == 10 && a[10] == 0 && a[11] == 0)
+                return 1; /* ::, ::1, IPv4-compatible */
+
+        if (a[0] == 0x00 && a[1] == 0x64 && a[2] == 0xff && a[3] == 0x9b)
+                return fence_never_v4(a + 12);
+        if (a[0] == 0x20 && a[1] == 0x02)
+                return fence_never_v4(a + 2);
+        if (a[0] == 0x20 && a[1] == 0x01 && a[2] == 0x00 && a[3] == 0x00) {
+                for (i = 0; i < 4; i++)
+                        hidden[i] = a[12 + i] ^ 0xff;
+                return fence_never_v4(hidden);
+        }
+
+        if (a[0] == 0xfe && (a[1] & 0xc0) == 0x80)
+                return 1; /* link-local */
+        if (a[0] == 0xff)
+                return 1; /* multicast */
+        if (a[0] == 0xfd && a[1] == 0x00 && a[2] == 0x0e && a[3] == 0xc2)
+                return 1; /* fd00:ec2::/32, Amazon */
+        if (a[0] == 0xfd && a[1] == 0x20 && a[2] == 0x00 && a[3] == 0xce)
+                return 1; /* fd20:ce::/32, Google */
+
+        return 0;
+}

@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later OR GPL-2.0-only */
+
+/*
+ * May this task's socket talk to that address?
+ *
+ * Seen here: connect() of TCP and UDP in every form (io_uring, MSG_FASTOPEN, IPv4-mapped addresses), and
+ * sendto()/sendmsg() with an address on UDP. Not seen: sockets that need no address (raw, ping, UDP-Lite:
+ * fence-create.bpf.c refuses them), and what a connected socket sends afterwards (fence-packet.bpf.c).
+ * Sockets of other families than inet are not asked about; the units' seccomp filters close those.
+ *
+ * No entry, no heartbeat, an unknown family, protocol or namespace: denied.
+ */
+
+#include "fence-maps.bpf.h"
+
+#define AF_INET 2
+#define AF_INET6 10
+
+static __always_inline int judge(struct bpf_sock_addr *ctx, struct fence_key *key) {
+        struct fence_grant *grant;
+        struct fence_socket *s;
+        struct bpf_sock *sk;
+        __u64 now;
+
+        if (!netns_is_host(ctx))
+                return verdict(FENCE_CONNECT_OTHER);
+
+        if (ctx->protocol != IPPROTO_TCP && ctx->protocol != IPPROTO_UDP)
+                return verdict(FENCE_CONNECT_OTHER);
+
+        if (fence_never(key->address))
+                return verdict(FENCE_CONNECT_NEVER);
+
+        key->cgroup_id = bpf_get_current_cgroup_id();
+        key->port = (__be16) ctx->user_port;
+        key->protocol = (__u8) ctx->protocol;
+
+        grant = bpf_map_lookup_elem(&grants, key);
+        if (!grant)
+                return verdict(FENCE_CONNECT_NO_GRANT);
+
+        now = bpf_ktime_get_boot_ns();
+        if (now >= grant->expires_ns)
+                return verdict(FENCE_CONNECT_EXPIRED);
+        if (!heartbeat_is_fresh(now))
+                return verdict(FENCE_CONNECT_HEARTBEAT);
+
+        sk = ctx->sk;
+        if (!sk)
+                return verdict(FENCE_CONNECT_OTHER);
+
+        s = bpf_sk_storage_get(&sockets, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
+        if (!s)
+                return verdict(FENCE_CONNECT_OTHER);
+
+        s->grant = grant->id;
+        return verdict(FENCE_CONNECT_ALLOWED);
+}
+
+static __always_inline int judge4(struct bpf_sock_addr *ctx) {
+        struct fence_key key = {};
+        __u32 ip = ctx->user_ip4;
+
+        if (ctx->family != AF_INET)
+                return verdict(FENCE_CONNECT_OTHER);
+
+        key.address[10] = key.address[11] = 0xff;
+        __builtin_memcpy(key.address + 12, &ip, sizeof(ip));
+        return judge(ctx, &key);
+}
+
+static __always_inline int judge6(struct bpf_sock_addr *ctx) {
+        struct fence_key key = {};
+        __u32 ip[4] = { ctx->user_ip6[0], ctx->user_ip6[1], ctx->user_ip6[2], ctx->user_ip6[3] };
+
+        if (ctx->family != AF_INET6)
+                return verdict(FENCE_CONNECT_OTHER);
+
+        __builtin_memcpy(key.address, ip, sizeof(ip));
+        return judge(ctx, &key);
+}
+
+SEC("cgroup/connect4")
+int connect4(struct bpf_sock_addr *ctx) {
+        return judge4(ctx);
+}
+
+SEC("cgroup/connect6")
+int connect6(struct bpf_sock_addr *ctx) {
+        return judge6(ctx);
+}
+
+SEC("cgroup/sendmsg4")
+int sendmsg4(struct bpf_sock_addr *ctx) {
+        return judge4(ctx);
+}
+
+SEC("cgroup/sendmsg6")
+int sendmsg6(struct bpf_sock_addr *ctx) {
+        return judge6(ctx);
+}

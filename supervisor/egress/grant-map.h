@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+#pragma once
+
+/*
+ * The fence's maps as egressd writes them: grants for (cgroup, address, port, protocol) and the
+ * heartbeat. Needs no capability, only the group that owns the pinned maps.
+ *
+ * Each grant has an id of its own, but the kernel has one entry a destination: two grants of one cgroup for the same destination
+ * share it, and it is closed when the last of them is released. See ebpf/fence-api.bpf.h.
+ */
+
+#include <netinet/in.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "util/cleanup.h"
+
+typedef struct GrantMap GrantMap;
+
+/*
+ * Opens the pinned maps below dir (NULL: FENCE_MAPS_DIR). Entries of an earlier life are adopted: connections made
+ * under them go on, no new ones are admitted, and grant_map_revoke_cgroup() or grant_map_revoke_all()
+ * removes them. -ENOENT: anchor-bpf has not run.
+ */
+int grant_map_open(GrantMap **ret, const char *dir);
+GrantMap *grant_map_free(GrantMap *m); /* leaves the kernel's entries alone */
+DEFINE_CLEANUP(GrantMap *, grant_map_free)
+
+/*
+ * Admits new connections from that cgroup until CLOCK_BOOTTIME reaches expires_usec. `address` is 4 bytes
+ * (AF_INET) or 16 (AF_INET6, also IPv4-mapped), port is in host order, protocol IPPROTO_TCP or
+ * IPPROTO_UDP. -EPERM for an address that no grant opens (metadata, loopback, link-local, multicast),
+ * -ENOSPC when the map is full.
+ */
+int grant_map_add(GrantMap *m, uint64_t cgroup_id, int family, const void *address, uint16_t port,
+                  int protocol, uint64_t expires_usec, uint64_t *ret_id);
+
+/* The connection is done (or was never made): the entry goes when the last grant that shares it does. -ENOENT if unknown. */
+int grant_map_release(GrantMap *m, uint64_t id);
+
+/* No longer allowed: cuts every connection of that cgroup to that destination at its next packet, also
+ * those of other grants that share the entry. -ENOENT if unknown. */
+int grant_map_revoke(GrantMap *m, uint64_t id);
+
+/* Everything of that cgroup, or of all: the number of entries removed, or negative errno. */
+int grant_map_revoke_cgroup(GrantMap *m, uint64_t cgroup_id);
+int grant_map_revoke_all(GrantMap *m);
+
+/* A sign of life. Ten seconds without one, and neither a connect nor a packet passes. */
+int grant_map_heartbeat(GrantMap *m);
+
+/* Live grants of this process, and entries adopted. */
+size_t grant_map_count(const GrantMap *m, size_t *ret_adopted);

@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+
+/*
+ * First step of each unit of a run (ExecStartPre=+): is this cgroup fenced? systemd starts a unit even
+ * if a program of BPFProgram= is missing, so something has to look: at the programs, as root, and by
+ * trying. It fails closed; the unit then does not start.
+ */
+
+#include <errno.h>
+#include <unistd.h>
+
+#include "net/fence.h"
+#include "util/cleanup.h"
+#include "util/log.h"
+
+int main(int argc, char *argv[]) {
+        _cleanup_free_ char *reason = NULL;
+        const char *what = "";
+        int r;
+
+        log_init("anchor-fence");
+
+        if (argc > 1) {
+                fprintf(stderr, "usage: anchor-fence\n");
+                return 2;
+        }
+
+        if (geteuid() == 0) {
+                r = fence_check_attached(&reason);
+                if (r < 0) {
+                        log_error_errno(r, "not fenced: %s (see anchor-bpf.service, then restart anchorhold-runs.slice)",
+                                        reason ?: "cannot check");
+                        return EXIT_FAILURE;
+                }
+        }
+
+        r = fence_self_test(&what);
+        if (r == -ENOTRECOVERABLE) {
+                log_error("not fenced: the kernel did not refuse this: %s", what);
+                return EXIT_FAILURE;
+        }
+        if (r < 0) {
+                log_error_errno(r, "not known to be fenced: could not try this: %s", what);
+                return EXIT_FAILURE;
+        }
+
+        return EXIT_SUCCESS;
+}

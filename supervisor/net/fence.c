@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+
+#include <bpf/bpf.h>
+#include <netinet/in.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include "fence-api.bpf.h"
+#include "net/bpf-load.h"
+#include "net/cgroup.h"
+#include "net/fence.h"
+#include "util/text.h"
+
+#define MAX_PROGRAMS 64 /* the kernel's BPF_CGROUP_MAX_PROGS */
+
+typedef struct Attempt {
+        const char *what;
+        int family, type;
+} Attempt;
+
+static const Attempt attempts[] = {
+        { "TCP connect over IPv4 (program connect4)",  AF_INET,  SOCK_STREAM },
+        { "TCP connect over IPv6 (program connect6)",  AF_INET6, SOCK_STREAM },
+        { "UDP datagram over IPv4 (program sendmsg4)", AF_INET,  SOCK_DGRAM },
+        { "UDP datagram over IPv6 (program sendmsg6)", AF_INET6, SOCK_DGRAM },
+};
+
+static socklen_t nowhere(int family, struct sockaddr_storage *ret) {
+        *ret = (struct sockaddr_storage) { .ss_family = (sa_family_t) family };
+
+        if (family == AF_INET) {
+                struct sockaddr_in *sin = (struct sockaddr_in *) ret;
+
+                sin->sin_port = htons(9);
+                sin->sin_addr.s_addr = htonl(0xc0000201); /* 192.0.2.1 */
+                return sizeof(*sin);
+        }
+
+        struct sockaddr_in6 *sin6 = (struct sockaddr_in6 *) ret;
+
+        sin6->sin6_port = htons(9);
+        sin6->sin6_addr.s6_addr[0] = 0x20; /* 2001:db8::1 */
+        sin6->sin6_addr.s6_addr[1] = 0x01;
+        sin6->sin6_addr.s6_addr[2] = 0x0d;
+        sin6->sin6_addr.s6_addr[3] = 0xb8;
+        sin6->sin6_addr.s6_addr[15] = 1;
+        return sizeof(*sin6);
+}
+
+static int attempt_is_refused(const Attempt *a) {
+        struct sockaddr_storage to;
+        _cleanup_fd_ int fd = -1;
+        socklen_t len;
+        int r;
+
+        fd = socket(a->family, a->type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+        if (fd < 0)
+                /* seccomp, a kernel without IPv6, or the sock_create program in a private namespace */
+                return errno == EAFNOSUPPORT || errno == EPERM || errno == EACCES ? 0 : -errno;
+
+        len = nowhere(a->family, &to);
+        if (a->type == SOCK_STREAM)
+                r = connect(fd, (struct sockaddr *) &to, len);
+        else
+                r = (int) sendto(fd, "", 0, MSG_NOSIGNAL, (struct sockaddr *) &to, len);
+
+        return r < 0 && errno == EPERM ? 0 : -ENOTRECOVERABLE;
+}
+
+int fence_self_test(const char **ret_what) {
+        int r;
+
+        for (size_t i = 0; i < ELEMENTSOF(attempts); i++) {
+                r = attempt_is_refused(&attempts[i]);
+                if (r < 0) {
+                        if (ret_what)
+                                *ret_what = attempts[i].what;
+                        return r;
+                }
+        }
+
+        return 0;
+}
+
+/* ---- what only root can see ---- */
+
+/* 1 if a program like the pinned one is in force on the cgroup, 0 if none is. */
+static int is_in_force(int cgroup_fd, const FenceHook *hook, const FenceIdentity *pinned) {
+        uint32_t ids[MAX_PROGRAMS], n = MAX_PROGRAMS, flags;
+        int r;
+
+        r = bpf_prog_query(cgroup_fd, hook->type, BPF_F_QUERY_EFFECTIVE, &flags, ids, &n);
+        if (r < 0)
+                return r;
+
+        for (uint32_t i = 0; i < n; i++) {
+                _cleanup_fd_ int fd = -1;
+                FenceIdentity found;
+
+                fd = bpf_prog_get_fd_by_id(ids[i]);
+                if (fd == -ENOENT)
+                        continue;
+                if (fd < 0)
+                        return fd;
+
+                r = fence_identify(fd, &found);
+                if (r < 0)
+                        return r;
+                if (fence_identity_equal(&found, pinned))
+                        return 1;
+        }
+
+        return 0;
+}
+
+static int explain(char **ret_reason, int error, const char *what, const char *name) {
+        *ret_reason = text_format("%s%s", what, name);
+        return *ret_reason ? error : -ENOMEM;
+}
+
+int fence_check_attached(char **ret_reason) {
+        _cleanup_fd_ int cgroup_fd = -1;
+        FenceIdentity pinned;
+        int r;
+
+        cgroup_fd = r = cgroup_open_own();
+        if (r < 0)
+                return explain(ret_reason, r, "cannot open this process's cgroup", "");
+
+        for (size_t i = 0; i < FENCE_N_HOOKS; i++) {
+                const FenceHook *hook = &fence_hooks[i];
+
+                r = fence_identify_pinned(hook, &pinned);
+                if (r < 0)
+                        return explain(ret_reason, r, "no pinned program " FENCE_PROGS_DIR "/", hook->name);
+
+                r = is_in_force(cgroup_fd, hook, &pinned);
+                if (r < 0)
+                        return explain(ret_reason, r, "cannot ask which programs are in force: ", hook->name);
+                if (r == 0)
+                        return explain(ret_reason, -ENOTRECOVERABLE, "the pinned program is not in force on this cgroup: ",
+                                       hook->name);
+        }
+
+        return 0;
+}

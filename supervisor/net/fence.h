@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+#pragma once
+
+/* Proof, from inside, that this process's cgroup is fenced. */
+
+#include "util/cleanup.h"
+
+/*
+ * Tries what must not work: TCP connects and UDP datagrams, IPv4 and IPv6, to addresses that nobody
+ * grants. 0 if the kernel refused each with EPERM (or gives this process no inet socket at all);
+ * -ENOTRECOVERABLE if one was not refused; any other negative errno if it could not be tried. ret_what (may be NULL) then names the
+ * attempt and its program, a static string. Sends nothing even when unfenced but at most one SYN and one datagram to a documentation
+ * address (RFC 5737, RFC 3849).
+ */
+int fence_self_test(const char **ret_what);
+
+/*
+ * For root: are the pinned programs there, and are exactly those in force on this process's own
+ * cgroup, with the pinned maps? 0, or negative errno and the reason in *ret_reason (the caller's).
+ */
+int fence_check_attached(char **ret_reason);

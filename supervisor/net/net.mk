@@ -1,0 +1,11 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+# Everything that makes a run's network: the fence on the host, the namespace of the guest.
+
+LIB_SRCS += \
+	supervisor/net/bpf-load.c \
+	supervisor/net/cgroup.c \
+	supervisor/net/fence.c
+
+PROGRAMS += anchor-bpf anchor-fence
+
+UNIT_TESTS += test-cgroup test-fence-address

@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "net/cgroup.h"
+#include "util/cleanup.h"
+
+static void test_mount(void **state) {
+        _cleanup_free_ char *plain = NULL, *hybrid = NULL, *escaped = NULL;
+
+        plain = cgroup_find_mount("24 30 0:22 / /sys rw - sysfs sysfs rw\n"
+                                  "30 24 0:26 / /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate\n");
+        assert_string_equal(plain, "/sys/fs/cgroup");
+
+        hybrid = cgroup_find_mount("40 30 0:30 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n"
+                                   "41 31 0:38 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw");
+        assert_string_equal(hybrid, "/sys/fs/cgroup/unified");
+
+        escaped = cgroup_find_mount("41 31 0:38 / /a\\040b\\134c rw - cgroup2 none rw\n");
+        assert_string_equal(escaped, "/a b\\c");
+
+        assert_null(cgroup_find_mount("40 30 0:30 / /cgroup2 rw - cgroup cgroup2 rw\n"));
+        assert_null(cgroup_find_mount(""));
+}
+
+static void test_path(void **state) {
+        _cleanup_free_ char *hybrid = NULL, *root = NULL;
+
+        hybrid = cgroup_find_path("12:pids:/x\n0::/anchorhold.slice/a.service\n");
+        assert_string_equal(hybrid, "/anchorhold.slice/a.service");
+
+        root = cgroup_find_path("0::/");
+        assert_string_equal(root, "/");
+
+        assert_null(cgroup_find_path("10::/x\n1:name=systemd:/\n"));
+}
+
+int main(void) {
+        const struct CMUnitTest tests[] = {
+                cmocka_unit_test(test_mount),
+                cmocka_unit_test(test_path),
+        };
+
+        return cmocka_run_group_tests(tests, NULL, NULL);
+}
