@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+#pragma once
+
+/*
+ * Everything that knows what is to be done, is being done, and was done: the work items and their
+ * states. The database (see the head of ledger-schema.c) refuses what must not happen; this is its
+ * only writer. Every function is one transaction: when it returns 0 the change is on disk, with its audit event in the
+ * outbox; when it fails nothing changed.
+ */
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "util/cleanup.h"
+#include "util/text.h"
+
+typedef struct Ledger Ledger;
+
+enum {
+        _LEDGER_E_SUCCESS,
+        LEDGER_E_NOT_FOUND, /* no such item or run */
+        LEDGER_E_CONFLICT,  /* the revision is not the item's any more */
+        LEDGER_E_ILLEGAL,   /* the schema refuses the change: no such transition, no attempts left, … */
+        LEDGER_E_STALE,     /* the lease is not this token's any more */
+        LEDGER_E_NO_WORK,   /* nothing claimable */
+        LEDGER_E_HELD,      /* leases are on hold */
+        LEDGER_E_DUPLICATE, /* the item is there, in state `duplicate` */
+};
+
+typedef enum ItemState {
+        ITEM_SUBMITTED,
+        ITEM_QUEUED,
+        ITEM_LEASED,
+        ITEM_RUNNING,
+        ITEM_WAITING,
+        ITEM_VERIFYING,
+        ITEM_IN_REVIEW,
+        ITEM_APPROVED,
+        ITEM_AUTHORIZED,
+        ITEM_PUBLISHING,
+        ITEM_PUBLISH_FAILED,
+        ITEM_PUBLISHED,
+        ITEM_FAILED,
+        ITEM_DUPLICATE,
+        ITEM_REJECTED,
+        ITEM_CANCELLED,
+        ITEM_EXHAUSTED,
+        ITEM_MERGED,
+        ITEM_CLOSED,
+        _ITEM_STATE_MAX,
+} ItemState;
+
+const char *item_state_name(ItemState s);
+int item_state_from_name(const char *name); /* the state, or -EINVAL */
+bool item_state_is_end(ItemState s);
+/* Does a lease exist in this state? */
+bool item_state_is_worked_on(ItemState s);
+/* Is there nothing for the host itself to do next? Then `Follow` ends. */
+bool item_state_is_resting(ItemState s);
+
+/* An item as the scheduler needs it; all text is owned, NULL where the row has NULL. */
+typedef struct LedgerItem {
+        char id[ID_LENGTH + 1];
+        char run[ID_LENGTH + 1]; /* the latest run, or "" */
+        ItemState state;
+        int64_t revision;
+        int64_t attempt, max_attempts, leases;
+        int64_t token; /* of its lease; 0: none */
+        char *workflow, *workflow_digest, *base, *task, *command, *template_name, *template_digest, *agent, *stage;
+        char *result_commit, *reason;
+        bool repository;
+} LedgerItem;
+
+void ledger_item_done(LedgerItem *i);
+#define _cleanup_item_ _cleanup_(ledger_item_done)
+
+typedef struct LedgerSubmission {
+        const char *id;        /* made by the caller, so that bundles can be on disk first */
+        const char *requester; /* also the actor */
+        const char *source, *workflow, *workflow_digest, *repository, *base, *task, *command, *options;
+        const char *template_name, *template_digest, *agent;
+        int64_t max_attempts;
+} LedgerSubmission;
+
+/* One change of an item. `revision` is what the caller saw; a `token` other than 0 must be that of the live lease. Members
+ * left NULL keep what is there. */
+typedef struct LedgerChange {
+        const char *item;
+        int64_t revision;
+        int64_t token;
+        ItemState to; /* the present state: no transition, the rest still applies */
+        const char *actor, *reason;
+        const char *stage;
+        const char *result_commit;   /* voids review, approvals and authorization */
+        const char *reviewed_commit;
+        const char *evidence;        /* JSON text */
+        const char *approvals, *authorization;
+        int64_t not_before_usec;     /* with ITEM_QUEUED: CLOCK_REALTIME */
+} LedgerChange;
+
+typedef struct LedgerUsage {
+        const char *call; /* NULL: not repeatable */
+        const char *provider, *model;
+        int64_t input_tokens, output_tokens, cache_read_tokens, cache_write_tokens;
+        int64_t cost_microusd, status, latency_us;
+} LedgerUsage;
+
+typedef struct LedgerRun {
+        char id[ID_LENGTH + 1], item[ID_LENGTH + 1];
+        bool verify;        /* stage `verify`; else `work` */
+        bool started, finished, released;
+        int64_t attempt, token;
+        char *outcome, *reason, *facts; /* owned; NULL until finished */
+} LedgerRun;
+
+void ledger_run_done(LedgerRun *r);
+
+typedef struct LedgerEvent {
+        int64_t id;
+        char *event, *run, *item, *actor, *data; /* owned */
+} LedgerEvent;
+
+void ledger_event_done(LedgerEvent *e);
+
+/* Opens or makes the file. */
+int ledger_open(Ledger **ret, const char *path);
+Ledger *ledger_close(Ledger *l);
+DEFINE_CLEANUP(Ledger *, ledger_close)
+
+/* What the database said about the last failure. Borrowed. */
+const char *ledger_error(Ledger *l);
+
+/* ---- items ---- */
+
+/* The item as `submitted`. With a source of which an item is still live: as `duplicate`, LEDGER_E_DUPLICATE. */
+int ledger_submit(Ledger *l, const LedgerSubmission *s);
+int ledger_get(Ledger *l, const char *item, LedgerItem *ret);
+
+/* 0, or LEDGER_E_{NOT_FOUND,CONFLICT,ILLEGAL,STALE}. Entering `queued` from `failed`, `in_review` or `published` begins the
+ * next attempt. ret_revision (may be NULL) is the new one. */
+int ledger_transition(Ledger *l, const LedgerChange *c, int64_t *ret_revision);
+
+/* Leases the oldest claimable item to run: item and run row, lease with a new token, events
+ * item.transition and run.leased, all or nothing. */
+int ledger_claim_next(Ledger *l, const char *run, const char *boot, uint64_t expires_boottime_usec,
+                      uint64_t now_realtime_usec, LedgerItem *ret);
+
+/* When the next item that waits for its time becomes claimable (CLOCK_REALTIME); LEDGER_E_NO_WORK if none. */
+int ledger_next_time(Ledger *l, uint64_t *ret_usec);
+
+int ledger_lease_extend(Ledger *l, const char *item, int64_t token, uint64_t expires_boottime_usec);
+/* Expired leases of this boot: calls back with each item. */
+typedef int (*LedgerItemHandler)(const LedgerItem *item, void *userdata);
+int ledger_lease_expired(Ledger *l, const char *boot, uint64_t now_boottime_usec, LedgerItemHandler handler, void *userdata);
+
+/*
+ * After a start. Leases of another boot cannot be alive: their items go back to `queued` with their
+ * attempt kept, or to `failed` once they were leased LEDGER_LEASES_PER_ATTEMPT times an attempt, since then
+ * the item itself may be what brings the host down. Failed items with attempts left are queued, others exhausted; items that stopped at
+ * `submitted` are queued. Then the handler gets every item with a lease of this boot, to compare with the units.
+ */
+int ledger_recover(Ledger *l, const char *boot, LedgerItemHandler handler, void *userdata);
+enum { LEDGER_LEASES_PER_ATTEMPT = 4 };
+
+/* ---- runs ---- */
+
+/* A further run (stage `verify`) under the item's lease, which then names it. */
+int ledger_run_add(Ledger *l, const char *item, int64_t token, const char *run);
+int ledger_run_get(Ledger *l, const char *run, LedgerRun *ret);
+/* `what`: "started" (with accel and the egress digest, either may be NULL), "boot" (one more boot), "released" (everything of it is gone). */
+int ledger_run_mark(Ledger *l, const char *run, const char *what, const char *accel, const char *egress_digest);
+/* Writes the outcome once and queues event `run.finished` (`run.stopped` for outcome "stopped"); a second
+ * call with the same outcome is nothing, with another LEDGER_E_ILLEGAL. facts is JSON text or NULL. */
+int ledger_run_finish(Ledger *l, const char *run, const char *outcome, const char *reason, const char *facts);
+/* Runs of which something may still exist, oldest first. */
+typedef int (*LedgerRunHandler)(const LedgerRun *run, void *userdata);
+int ledger_run_list_unreleased(Ledger *l, LedgerRunHandler handler, void *userdata);
+
+/* Counts one model call. LEDGER_E_DUPLICATE: this call was counted already. */
+int ledger_add_usage(Ledger *l, const char *run, const LedgerUsage *u);
+int ledger_add_note(Ledger *l, const char *item, const char *run, const char *kind, const char *text);
+
+/* External writes: asks before, says done after. LEDGER_E_DUPLICATE from ask: it was done. */
+int ledger_effect_ask(Ledger *l, const char *key, const char *item, const char *kind);
+int ledger_effect_done(Ledger *l, const char *key);
+
+/* ---- hold ---- */
+
+int ledger_hold_set(Ledger *l, bool active, const char *actor, const char *reason);
+int ledger_hold_get(Ledger *l, bool *ret_active, char **ret_reason);
+
+/* ---- audit outbox ---- */
+
+int ledger_outbox_put(Ledger *l, const char *event, const char *run, const char *item, const char *actor, const json_t *data);
+/* The first event after id; LEDGER_E_NO_WORK if there is none. Its data carries "key". */
+int ledger_outbox_next(Ledger *l, int64_t after, LedgerEvent *ret);
+int ledger_outbox_remove(Ledger *l, int64_t id);
+int ledger_outbox_count(Ledger *l, int64_t *ret);
+
+/* ---- for people ---- */
+
+/* Calls back with one object an item, in the order of submission, oldest first. `states` is a NULL-terminated list of names or NULL;
+ * `after` an item id or NULL. At most `limit` items. */
+typedef int (*LedgerJsonHandler)(json_t *object, void *userdata); /* borrowed */
+int ledger_list(Ledger *l, const char *const *states, const char *after, uint64_t limit, LedgerJsonHandler handler, void *userdata);
+/* Everything about one item: the row, "runs", "history", "usage", "notes". */
+int ledger_show(Ledger *l, const char *item, json_t **ret);
+/* Number of items in each state. */
+int ledger_counts(Ledger *l, json_t **ret);

@@ -1,0 +1,738 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+
+/*
+ * The ledger: the whole transition matrix, compare-and-swap, leases and tokens, the outbox, recovery,
+ * and a writer that dies at every single write (a SQLite VFS that tears the write and exits).
+ */
+
+#include <errno.h>
+#include <fcntl.h>
+#include <setjmp.h>
+#include <sqlite3.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "ledger/ledger.h"
+#include "util/cleanup.h"
+#include "util/json.h"
+#include "util/sqlite.h"
+
+#define BOOT "boot-1"
+#define COMMIT_A "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
+#define COMMIT_B "bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb"
+
+static char directory[] = "/tmp/anchorhold-ledger-XXXXXX";
+static char path[128];
+
+static void forget_file(void) {
+        char name[160];
+
+        (void) unlink(path);
+        (void) snprintf(name, sizeof(name), "%s-wal", path);
+        (void) unlink(name);
+        (void) snprintf(name, sizeof(name), "%s-shm", path);
+        (void) unlink(name);
+}
+
+static Ledger *fresh(void) {
+        Ledger *l = NULL;
+
+        forget_file();
+        assert_int_equal(ledger_open(&l, path), 0);
+        return l;
+}
+
+/* Ids that sort by n. */
+static const char *make_id(char kind, unsigned n) {
+        static char ids[8][16];
+        static unsigned next;
+        char *id = ids[next++ % 8];
+
+        (void) snprintf(id, 16, "%c%012u", kind, n);
+        return id;
+}
+
+static int submit(Ledger *l, const char *id, const char *source) {
+        return ledger_submit(l, &(LedgerSubmission) {
+                        .id = id,
+                        .requester = "uid 1000",
+                        .source = source,
+                        .workflow = "code-fix",
+                        .workflow_digest = "w",
+                        .repository = "demo",
+                        .base = COMMIT_A,
+                        .task = "fix it",
+                        .template_name = "base",
+                        .template_digest = "t",
+                        .max_attempts = 2,
+                });
+}
+
+static LedgerItem get(Ledger *l, const char *id) {
+        LedgerItem i = {};
+
+        assert_int_equal(ledger_get(l, id, &i), 0);
+        return i;
+}
+
+static int change(Ledger *l, const char *id, ItemState to) {
+        _cleanup_item_ LedgerItem i = get(l, id);
+
+        return ledger_transition(l, &(LedgerChange) {
+                        .item = id,
+                        .revision = i.revision,
+                        .to = to,
+                        .actor = "test",
+                        .reason = "because",
+                        .result_commit = to == ITEM_IN_REVIEW && i.state == ITEM_VERIFYING ? COMMIT_B : NULL,
+                        .reviewed_commit = to == ITEM_APPROVED ? COMMIT_B : NULL,
+                        .approvals = to == ITEM_APPROVED ? "[\"somebody\"]" : NULL,
+                        .authorization = to == ITEM_AUTHORIZED ? "{\"rule\":\"r\"}" : NULL,
+                }, NULL);
+}
+
+static int claim(Ledger *l, const char *run, LedgerItem *ret) {
+        return ledger_claim_next(l, run, BOOT, 1000, 1, ret);
+}
+
+/* DESIGN.md 6 once more, by hand: the test must not read it from what it tests. */
+static const struct {
+        ItemState from;
+        ItemState to[7]; /* ends with ITEM_SUBMITTED, which nothing leads to */
+} table[] = {
+        { ITEM_SUBMITTED, { ITEM_QUEUED, ITEM_DUPLICATE, ITEM_REJECTED, ITEM_CANCELLED } },
+        { ITEM_QUEUED, { ITEM_LEASED, ITEM_FAILED, ITEM_CANCELLED } },
+        { ITEM_LEASED, { ITEM_RUNNING, ITEM_QUEUED, ITEM_FAILED, ITEM_CANCELLED } },
+        { ITEM_RUNNING, { ITEM_VERIFYING, ITEM_WAITING, ITEM_FAILED, ITEM_QUEUED, ITEM_CANCELLED } },
+        { ITEM_WAITING, { ITEM_RUNNING, ITEM_QUEUED, ITEM_FAILED, ITEM_CANCELLED } },
+        { ITEM_VERIFYING, { ITEM_IN_REVIEW, ITEM_RUNNING, ITEM_WAITING, ITEM_QUEUED, ITEM_FAILED, ITEM_CANCELLED } },
+        { ITEM_IN_REVIEW, { ITEM_APPROVED, ITEM_QUEUED, ITEM_REJECTED, ITEM_CLOSED, ITEM_CANCELLED } },
+        { ITEM_APPROVED, { ITEM_AUTHORIZED, ITEM_IN_REVIEW, ITEM_REJECTED, ITEM_CANCELLED } },
+        { ITEM_AUTHORIZED, { ITEM_PUBLISHING, ITEM_IN_REVIEW, ITEM_CANCELLED } },
+        { ITEM_PUBLISHING, { ITEM_PUBLISHED, ITEM_PUBLISH_FAILED, ITEM_IN_REVIEW } },
+        { ITEM_PUBLISH_FAILED, { ITEM_AUTHORIZED, ITEM_CANCELLED } },
+        { ITEM_PUBLISHED, { ITEM_MERGED, ITEM_CLOSED, ITEM_QUEUED } },
+        { ITEM_FAILED, { ITEM_QUEUED, ITEM_EXHAUSTED } },
+        { ITEM_DUPLICATE, {} }, { ITEM_REJECTED, {} }, { ITEM_CANCELLED, {} },
+        { ITEM_EXHAUSTED, {} }, { ITEM_MERGED, {} }, { ITEM_CLOSED, {} },
+};
+
+static bool is_legal(ItemState from, ItemState to) {
+        for (size_t i = 0; i < ELEMENTSOF(table); i++)
+                for (size_t n = 0; table[i].from == from && n < 7 && table[i].to[n] != ITEM_SUBMITTED; n++)
+                        if (table[i].to[n] == to)
+                                return true;
+        return false;
+}
+
+static int step_to(Ledger *l, const char *id, ItemState to) {
+        static unsigned n_runs;
+        _cleanup_item_ LedgerItem i = {};
+
+        if (to == ITEM_LEASED)
+                return claim(l, make_id('r', ++n_runs), &i);
+        return change(l, id, to);
+}
+
+/* Takes the only item of a fresh ledger along legal edges. */
+static void walk_to(Ledger *l, const char *id, ItemState to) {
+        static const ItemState spine[] = {
+                ITEM_QUEUED, ITEM_LEASED, ITEM_RUNNING, ITEM_VERIFYING, ITEM_IN_REVIEW,
+                ITEM_APPROVED, ITEM_AUTHORIZED, ITEM_PUBLISHING, ITEM_PUBLISHED,
+        };
+        static const struct {
+                ItemState target, via;
+        } branches[] = {
+                { ITEM_DUPLICATE, ITEM_SUBMITTED }, { ITEM_REJECTED, ITEM_SUBMITTED }, { ITEM_CANCELLED, ITEM_SUBMITTED },
+                { ITEM_FAILED, ITEM_QUEUED }, { ITEM_WAITING, ITEM_RUNNING }, { ITEM_EXHAUSTED, ITEM_FAILED },
+                { ITEM_PUBLISH_FAILED, ITEM_PUBLISHING }, { ITEM_MERGED, ITEM_PUBLISHED }, { ITEM_CLOSED, ITEM_IN_REVIEW },
+        };
+
+        if (to == ITEM_SUBMITTED)
+                return;
+
+        for (size_t i = 0; i < ELEMENTSOF(branches); i++)
+                if (branches[i].target == to) {
+                        walk_to(l, id, branches[i].via);
+                        assert_int_equal(step_to(l, id, to), 0);
+                        return;
+                }
+
+        for (size_t i = 0; i < ELEMENTSOF(spine); i++) {
+                assert_int_equal(step_to(l, id, spine[i]), 0);
+                if (spine[i] == to)
+                        return;
+        }
+        fail();
+}
+
+static void test_matrix(void **state) {
+        const char *id = "i000000000001";
+        unsigned legal = 0;
+
+        for (ItemState from = 0; from < _ITEM_STATE_MAX; from++) {
+                _cleanup_(ledger_closep) Ledger *l = fresh();
+
+                assert_int_equal(submit(l, id, NULL), 0);
+                walk_to(l, id, from);
+
+                for (ItemState to = 0; to < _ITEM_STATE_MAX; to++) {
+                        _cleanup_item_ LedgerItem before = get(l, id), after = {};
+
+                        if (to == from || is_legal(from, to))
+                                continue;
+                        assert_int_equal(change(l, id, to), LEDGER_E_ILLEGAL);
+                        after = get(l, id);
+                        assert_int_equal(after.state, from);
+                        assert_int_equal(after.revision, before.revision);
+                }
+
+                for (ItemState to = 0; to < _ITEM_STATE_MAX; to++) {
+                        _cleanup_(ledger_closep) Ledger *m = NULL;
+                        _cleanup_item_ LedgerItem after = {};
+
+                        if (!is_legal(from, to))
+                                continue;
+                        legal++;
+                        l = ledger_close(l);
+                        m = fresh();
+                        assert_int_equal(submit(m, id, NULL), 0);
+                        walk_to(m, id, from);
+                        assert_int_equal(step_to(m, id, to), 0);
+                        after = get(m, id);
+                        assert_int_equal(after.state, to);
+                        assert_int_equal(after.token != 0, item_state_is_worked_on(to));
+                }
+        }
+
+        assert_int_equal(legal, 48);
+}
+
+static void test_end_states_never_change(void **state) {
+        _cleanup_(ledger_closep) Ledger *l = fresh();
+        _cleanup_(db_closep) Db *db = NULL;
+        const char *id = "i000000000001";
+
+        assert_int_equal(submit(l, id, NULL), 0);
+        assert_int_equal(change(l, id, ITEM_CANCELLED), 0);
+        assert_int_equal(change(l, id, ITEM_CANCELLED), LEDGER_E_ILLEGAL);
+
+        /* not even past the code, with SQL */
+        assert_int_equal(db_open(&db, path), 0);
+        assert_int_equal(db_exec(db, "UPDATE item SET reason = 'x', revision = revision + 1"), -EPERM);
+        assert_int_equal(db_exec(db, "DELETE FROM item"), -EPERM);
+        assert_int_equal(db_exec(db, "UPDATE history SET reason = 'x'"), -EPERM);
+        assert_int_equal(db_exec(db, "DELETE FROM history"), -EPERM);
+        assert_int_equal(db_exec(db, "INSERT INTO edge VALUES ('cancelled', 'queued')"), -EPERM);
+        assert_int_equal(db_exec(db, "DELETE FROM edge"), -EPERM);
+        assert_int_equal(db_exec(db, "INSERT OR REPLACE INTO edge VALUES ('queued', 'leased')"), -EPERM);
+        assert_int_equal(db_exec(db, "UPDATE outbox SET data = '{}'"), -EPERM);
+}
+
+static void test_direct_sql_is_refused(void **state) {
+        _cleanup_(ledger_closep) Ledger *l = fresh();
+        _cleanup_(db_closep) Db *db = NULL;
+
+        assert_int_equal(submit(l, "i000000000001", NULL), 0);
+        assert_int_equal(change(l, "i000000000001", ITEM_QUEUED), 0);
+        assert_int_equal(db_open(&db, path), 0);
+        assert_int_equal(db_exec(db, "UPDATE item SET state = 'failed'"), -EPERM);                               /* no revision */
+        assert_int_equal(db_exec(db, "UPDATE item SET state = 'in_review', revision = revision + 1"), -EPERM);   /* no edge */
+        assert_int_equal(db_exec(db, "UPDATE item SET task = 'x', revision = revision + 1"), -EPERM);            /* identity */
+        assert_int_equal(db_exec(db, "UPDATE item SET attempt = 2, revision = revision + 1"), -EPERM);
+        assert_int_equal(db_exec(db, "UPDATE fence SET token = 0"), -EPERM);
+        assert_int_equal(db_exec(db, "UPDATE item SET state = 'leased', revision = revision + 1"), -EPERM);      /* not counted */
+        assert_int_equal(db_exec(db, "UPDATE item SET state = 'failed', revision = revision + 1"), 0);           /* control */
+}
+
+static void test_compare_and_swap(void **state) {
+        _cleanup_(ledger_closep) Ledger *l = fresh();
+        LedgerChange c = { .item = "i000000000001", .revision = 1, .to = ITEM_QUEUED, .actor = "a" };
+        int64_t revision = 0;
+
+        assert_int_equal(submit(l, c.item, NULL), 0);
+        assert_int_equal(ledger_transition(l, &c, &revision), 0);
+        assert_int_equal(revision, 2);
+        c.to = ITEM_CANCELLED;
+        assert_int_equal(ledger_transition(l, &c, &revision), LEDGER_E_CONFLICT);
+        c.revision = revision;
+        assert_int_equal(ledger_transition(l, &c, NULL), 0);
+        c.item = "i999999999999";
+        assert_int_equal(ledger_transition(l, &c, NULL), LEDGER_E_NOT_FOUND);
+}
+
+static void test_leases(void **state) {
+        _cleanup_(ledger_closep) Ledger *l = fresh();
+        _cleanup_item_ LedgerItem a = {}, b = {}, none = {};
+        LedgerChange c = {};
+
+        assert_int_equal(claim(l, "r000000000001", &none), LEDGER_E_NO_WORK);
+        assert_int_equal(submit(l, "i000000000001", NULL), 0);
+        assert_int_equal(submit(l, "i000000000002", NULL), 0);
+        assert_int_equal(change(l, "i000000000001", ITEM_QUEUED), 0);
+        assert_int_equal(change(l, "i000000000002", ITEM_QUEUED), 0);
+
+        assert_int_equal(ledger_hold_set(l, true, "uid 0", "maintenance"), 0);
+        assert_int_equal(claim(l, "r000000000001", &none), LEDGER_E_HELD);
+        assert_int_equal(ledger_hold_set(l, false, "uid 0", NULL), 0);
+
+        assert_int_equal(claim(l, "r000000000001", &a), 0);
+        assert_string_equal(a.id, "i000000000001");
+        assert_string_equal(a.run, "r000000000001");
+        assert_int_equal(a.token, 1);
+        assert_int_equal(claim(l, "r000000000002", &b), 0);
+        assert_string_equal(b.id, "i000000000002");
+        assert_int_equal(b.token, 2);
+        assert_int_equal(claim(l, "r000000000003", &none), LEDGER_E_NO_WORK);
+
+        /* expired, back in the queue, leased again: the old token does nothing any more */
+        assert_int_equal(change(l, a.id, ITEM_QUEUED), 0);
+        assert_int_equal(claim(l, "r000000000003", &none), 0);
+        assert_int_equal(none.token, 3);
+        c = (LedgerChange) { .item = a.id, .revision = none.revision, .token = a.token, .to = ITEM_RUNNING, .actor = "x" };
+        assert_int_equal(ledger_transition(l, &c, NULL), LEDGER_E_STALE);
+        assert_int_equal(ledger_lease_extend(l, a.id, a.token, 5000), LEDGER_E_STALE);
+        assert_int_equal(ledger_lease_extend(l, a.id, none.token, 5000), 0);
+        assert_int_equal(ledger_run_add(l, a.id, a.token, "r000000000009"), LEDGER_E_STALE);
+        c.token = none.token;
+        assert_int_equal(ledger_transition(l, &c, NULL), 0);
+}
+
+static int collect(const LedgerItem *i, void *userdata) {
+        unsigned *n = userdata;
+
+        (*n)++;
+        return 0;
+}
+
+static void test_expiry(void **state) {
+        _cleanup_(ledger_closep) Ledger *l = fresh();
+        _cleanup_item_ LedgerItem a = {};
+        unsigned n = 0;
+
+        assert_int_equal(submit(l, "i000000000001", NULL), 0);
+        assert_int_equal(change(l, "i000000000001", ITEM_QUEUED), 0);
+        assert_int_equal(claim(l, "r000000000001", &a), 0);
+        assert_int_equal(ledger_lease_expired(l, BOOT, 999, collect, &n), 0);
+        assert_int_equal(n, 0);
+        assert_int_equal(ledger_lease_expired(l, BOOT, 1000, collect, &n), 0);
+        assert_int_equal(n, 1);
+}
+
+static void test_attempts(void **state) {
+        _cleanup_(ledger_closep) Ledger *l = fresh();
+        const char *id = "i000000000001";
+
+        assert_int_equal(submit(l, id, NULL), 0);
+        walk_to(l, id, ITEM_RUNNING);
+        assert_int_equal(change(l, id, ITEM_FAILED), 0);
+        assert_int_equal(change(l, id, ITEM_QUEUED), 0);
+        for (ItemState s = ITEM_LEASED; s <= ITEM_RUNNING; s++)
+                assert_int_equal(step_to(l, id, s), 0);
+        {
+                _cleanup_item_ LedgerItem i = get(l, id);
+                assert_int_equal(i.attempt, 2);
+        }
+        assert_int_equal(change(l, id, ITEM_FAILED), 0);
+        assert_int_equal(change(l, id, ITEM_QUEUED), LEDGER_E_ILLEGAL); /* of two attempts, none left */
+        assert_int_equal(change(l, id, ITEM_EXHAUSTED), 0);
+}
+
+static void test_verdict_is_for_one_commit(void **state) {
+        _cleanup_(ledger_closep) Ledger *l = fresh();
+        _cleanup_item_ LedgerItem i = {}, after = {};
+        const char *id = "i000000000001";
+        LedgerChange c;
+
+        assert_int_equal(submit(l, id, NULL), 0);
+        walk_to(l, id, ITEM_IN_REVIEW);
+        i = get(l, id);
+        assert_string_equal(i.result_commit, COMMIT_B);
+
+        c = (LedgerChange) { .item = id, .revision = i.revision, .to = ITEM_APPROVED, .actor = "x", .approvals = "[]", .reviewed_commit = COMMIT_A };
+        assert_int_equal(ledger_transition(l, &c, NULL), LEDGER_E_ILLEGAL);
+        c.reviewed_commit = COMMIT_B;
+        assert_int_equal(ledger_transition(l, &c, &c.revision), 0);
+
+        c = (LedgerChange) { .item = id, .revision = c.revision, .to = ITEM_AUTHORIZED, .actor = "x", .authorization = "{}", .result_commit = COMMIT_A };
+        assert_int_equal(ledger_transition(l, &c, NULL), LEDGER_E_ILLEGAL);
+        c.to = ITEM_IN_REVIEW; /* the commit moved */
+        c.authorization = NULL;
+        assert_int_equal(ledger_transition(l, &c, &c.revision), 0);
+        c = (LedgerChange) { .item = id, .revision = c.revision, .to = ITEM_APPROVED, .actor = "x" };
+        assert_int_equal(ledger_transition(l, &c, NULL), LEDGER_E_ILLEGAL); /* the approval went with the old commit */
+        after = get(l, id);
+        assert_int_equal(after.state, ITEM_IN_REVIEW);
+}
+
+static void test_source_and_duplicates(void **state) {
+        _cleanup_(ledger_closep) Ledger *l = fresh();
+
+        assert_int_equal(submit(l, "i000000000001", "github:1"), 0);
+        assert_int_equal(submit(l, "i000000000002", "github:1"), LEDGER_E_DUPLICATE);
+        assert_int_equal(submit(l, "i000000000003", NULL), 0);
+        assert_int_equal(submit(l, "i000000000004", NULL), 0); /* never merged without a source */
+        assert_int_equal(submit(l, "i000000000004", NULL), -EEXIST);
+        assert_int_equal(change(l, "i000000000001", ITEM_CANCELLED), 0);
+        assert_int_equal(submit(l, "i000000000005", "github:1"), 0);
+}
+
+static void test_runs_and_usage(void **state) {
+        _cleanup_(ledger_closep) Ledger *l = fresh();
+        _cleanup_item_ LedgerItem i = {};
+        _cleanup_(ledger_run_done) LedgerRun run = {};
+        _cleanup_json_ json_t *show = NULL;
+        LedgerUsage u = { .call = "c1", .provider = "anthropic", .model = "m", .input_tokens = 10, .cost_microusd = 30 };
+
+        assert_int_equal(submit(l, "i000000000001", NULL), 0);
+        assert_int_equal(change(l, "i000000000001", ITEM_QUEUED), 0);
+        assert_int_equal(claim(l, "r000000000001", &i), 0);
+        assert_int_equal(ledger_run_mark(l, "r000000000001", "started", "tcg", NULL), 0);
+        assert_int_equal(ledger_run_mark(l, "r000000000001", "boot", NULL, NULL), 0);
+        assert_int_equal(ledger_add_usage(l, "r000000000001", &u), 0);
+        assert_int_equal(ledger_add_usage(l, "r000000000001", &u), LEDGER_E_DUPLICATE);
+        u.call = NULL;
+        assert_int_equal(ledger_add_usage(l, "r000000000001", &u), 0);
+        assert_int_equal(ledger_add_usage(l, "r000000000002", &u), LEDGER_E_NOT_FOUND);
+        assert_int_equal(ledger_run_finish(l, "r000000000001", "ok", "", "{\"exit\":0}"), 0);
+        assert_int_equal(ledger_run_finish(l, "r000000000001", "ok", "", NULL), 0);
+        assert_int_equal(ledger_run_finish(l, "r000000000001", "failed", "no", NULL), LEDGER_E_ILLEGAL);
+        assert_int_equal(ledger_run_add(l, i.id, i.token, "r000000000002"), 0);
+        assert_int_equal(ledger_run_get(l, "r000000000002", &run), 0);
+        assert_true(run.verify);
+        assert_int_equal(ledger_add_note(l, i.id, NULL, "enforcer.lost", "egressd does not answer"), 0);
+
+        assert_int_equal(ledger_show(l, i.id, &show), 0);
+        assert_int_equal(json_integer_value(json_object_get(show, "cost_microusd")), 60);
+        assert_int_equal(json_array_size(json_object_get(show, "runs")), 2);
+        assert_int_equal(json_array_size(json_object_get(show, "history")), 3);
+        assert_int_equal(json_array_size(json_object_get(show, "notes")), 1);
+        assert_string_equal(json_string_value(json_object_get(show, "run")), "r000000000002");
+        assert_int_equal(ledger_show(l, "i999999999999", &show), LEDGER_E_NOT_FOUND);
+}
+
+static void test_effects(void **state) {
+        _cleanup_(ledger_closep) Ledger *l = fresh();
+
+        assert_int_equal(submit(l, "i000000000001", NULL), 0);
+        assert_int_equal(ledger_effect_done(l, "k"), LEDGER_E_NOT_FOUND);
+        assert_int_equal(ledger_effect_ask(l, "k", "i000000000001", "push"), 0);
+        assert_int_equal(ledger_effect_ask(l, "k", "i000000000001", "push"), 0); /* not known to be done: ask again */
+        assert_int_equal(ledger_effect_done(l, "k"), 0);
+        assert_int_equal(ledger_effect_ask(l, "k", "i000000000001", "push"), LEDGER_E_DUPLICATE);
+}
+
+static void test_outbox(void **state) {
+        _cleanup_(ledger_closep) Ledger *l = fresh();
+        _cleanup_(ledger_event_done) LedgerEvent e = {}, f = {};
+        int64_t n;
+
+        assert_int_equal(submit(l, "i000000000001", NULL), 0);
+        assert_int_equal(change(l, "i000000000001", ITEM_QUEUED), 0);
+        assert_int_equal(ledger_outbox_count(l, &n), 0);
+        assert_int_equal(n, 2);
+        assert_int_equal(ledger_outbox_next(l, 0, &e), 0);
+        assert_string_equal(e.event, "item.submitted");
+        assert_non_null(strstr(e.data, "\"key\":\"anchord-1\""));
+        assert_int_equal(ledger_outbox_next(l, e.id, &f), 0);
+        assert_string_equal(f.event, "item.transition");
+        assert_int_equal(ledger_outbox_remove(l, e.id), 0);
+        assert_int_equal(ledger_outbox_count(l, &n), 0);
+        assert_int_equal(n, 1);
+}
+
+static void test_recover(void **state) {
+        _cleanup_(ledger_closep) Ledger *l = fresh();
+        _cleanup_item_ LedgerItem a = {}, b = {}, after = {}, fresh_item = {}, failed = {};
+        unsigned n = 0;
+
+        for (unsigned i = 1; i <= 4; i++)
+                assert_int_equal(submit(l, make_id('i', i), NULL), 0);
+        for (unsigned i = 1; i <= 3; i++)
+                assert_int_equal(change(l, make_id('i', i), ITEM_QUEUED), 0);
+        assert_int_equal(ledger_claim_next(l, "r000000000001", "boot-0", 1000, 1, &a), 0);
+        assert_int_equal(ledger_claim_next(l, "r000000000002", BOOT, 1000, 1, &b), 0);
+        assert_int_equal(change(l, a.id, ITEM_RUNNING), 0);
+        assert_int_equal(change(l, "i000000000003", ITEM_FAILED), 0);
+
+        assert_int_equal(ledger_recover(l, BOOT, collect, &n), 0);
+        assert_int_equal(n, 1); /* only the lease of this boot is asked about */
+        after = get(l, a.id);
+        assert_int_equal(after.state, ITEM_QUEUED);
+        assert_int_equal(after.attempt, 1); /* kept */
+        assert_int_equal(after.token, 0);
+        fresh_item = get(l, "i000000000004");
+        assert_int_equal(fresh_item.state, ITEM_QUEUED);
+        failed = get(l, "i000000000003");
+        assert_int_equal(failed.state, ITEM_QUEUED);
+        assert_int_equal(failed.attempt, 2);
+}
+
+static void test_recover_is_bounded(void **state) {
+        _cleanup_(ledger_closep) Ledger *l = fresh();
+        _cleanup_item_ LedgerItem after = {};
+        char boot[32];
+        unsigned leases = 0;
+
+        assert_int_equal(submit(l, "i000000000001", NULL), 0);
+        assert_int_equal(change(l, "i000000000001", ITEM_QUEUED), 0);
+        for (unsigned i = 1; i < 100; i++) {
+                _cleanup_item_ LedgerItem a = {};
+
+                (void) snprintf(boot, sizeof(boot), "boot-%u", i);
+                assert_int_equal(ledger_recover(l, boot, NULL, NULL), 0);
+                if (ledger_claim_next(l, make_id('r', i), boot, 1000, time_realtime(), &a) != 0)
+                        break;
+                leases++;
+        }
+        after = get(l, "i000000000001");
+        assert_int_equal(after.state, ITEM_EXHAUSTED);
+        assert_int_equal(leases, 2 * LEDGER_LEASES_PER_ATTEMPT);
+}
+
+static int count_row(json_t *row, void *userdata) {
+        struct { unsigned n; char last[16]; } *seen = userdata;
+        const char *id = json_string_value(json_object_get(row, "id"));
+
+        assert_true(strcmp(id, seen->last) > 0);
+        (void) snprintf(seen->last, sizeof(seen->last), "%s", id);
+        seen->n++;
+        return 0;
+}
+
+static void test_huge_list(void **state) {
+        _cleanup_(ledger_closep) Ledger *l = fresh();
+        _cleanup_(db_closep) Db *db = NULL;
+        struct { unsigned n; char last[16]; } seen = {};
+        const char *const none[] = { "in_review", NULL };
+        unsigned before;
+
+        assert_int_equal(db_open(&db, path), 0);
+        assert_int_equal(db_exec(db,
+                        "WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c WHERE n < 10000)"
+                        " INSERT INTO item (id, state, revision, actor, requester, workflow, workflow_digest, template, template_digest,"
+                        " max_attempts, created_usec, changed_usec)"
+                        " SELECT printf('i%012d', n), 'submitted', 1, 'a', 'a', 'w', 'd', 't', 'd', 3, 1, 1 FROM c"), 0);
+        db = db_close(db);
+
+        do {
+                before = seen.n;
+                assert_int_equal(ledger_list(l, NULL, seen.last[0] ? seen.last : NULL, 1000, count_row, &seen), 0);
+        } while (seen.n > before);
+        assert_int_equal(seen.n, 10000);
+
+        assert_int_equal(ledger_list(l, none, NULL, 1000, count_row, &seen), 0);
+        assert_int_equal(seen.n, 10000);
+        assert_int_equal(ledger_list(l, NULL, NULL, 0, count_row, &seen), -EINVAL);
+}
+
+/* ---- death at every write ---- */
+
+static struct CrashMethods {
+        sqlite3_io_methods methods; /* first: a file's pMethods points here */
+        const sqlite3_io_methods *real;
+} crash_methods[4];
+static size_t n_crash_methods;
+static sqlite3_vfs crash_vfs;
+static sqlite3_vfs *real_vfs;
+static unsigned crash_at, crash_count; /* only the child counts */
+
+static const sqlite3_io_methods *real_methods(sqlite3_file *f) {
+        return ((const struct CrashMethods *) f->pMethods)->real;
+}
+
+static int crash_write(sqlite3_file *f, const void *data, int size, sqlite3_int64 offset) {
+        if (crash_at != 0 && ++crash_count == crash_at) {
+                (void) real_methods(f)->xWrite(f, data, size / 2, offset); /* torn */
+                _exit(77);
+        }
+        return real_methods(f)->xWrite(f, data, size, offset);
+}
+
+static int crash_sync(sqlite3_file *f, int flags) {
+        if (crash_at != 0 && ++crash_count == crash_at)
+                _exit(77);
+        return real_methods(f)->xSync(f, flags);
+}
+
+static int crash_open(sqlite3_vfs *vfs, sqlite3_filename name, sqlite3_file *f, int flags, int *ret_flags) {
+        int rc = real_vfs->xOpen(real_vfs, name, f, flags, ret_flags);
+        size_t i;
+
+        if (rc != SQLITE_OK || !f->pMethods)
+                return rc;
+
+        for (i = 0; i < n_crash_methods; i++)
+                if (crash_methods[i].real == f->pMethods)
+                        break;
+        if (i == n_crash_methods) {
+                assert_true(n_crash_methods < ELEMENTSOF(crash_methods));
+                crash_methods[i].methods = *f->pMethods;
+                crash_methods[i].methods.xWrite = crash_write;
+                crash_methods[i].methods.xSync = crash_sync;
+                crash_methods[i].real = f->pMethods;
+                n_crash_methods++;
+        }
+        f->pMethods = &crash_methods[i].methods;
+        return SQLITE_OK;
+}
+
+enum { N_SCRIPT = 9 };
+
+/* A whole item's life; after each step one byte goes to the pipe. */
+static void crash_script(int progress) {
+        _cleanup_(ledger_closep) Ledger *l = NULL;
+        const char *id = "i000000000001";
+        LedgerItem i = {};
+        int r = -1;
+
+        if (ledger_open(&l, path) < 0)
+                _exit(1);
+        for (unsigned step = 0; step < N_SCRIPT; step++) {
+                switch (step) {
+                case 0: r = submit(l, id, NULL); break;
+                case 1: r = change(l, id, ITEM_QUEUED); break;
+                case 2: r = claim(l, "r000000000001", &i); break;
+                case 3: r = change(l, id, ITEM_RUNNING); break;
+                case 4: r = ledger_run_finish(l, "r000000000001", "ok", "", NULL); break;
+                case 5: r = change(l, id, ITEM_VERIFYING); break;
+                case 6: r = ledger_run_add(l, id, i.token, "r000000000002"); break;
+                case 7: r = change(l, id, ITEM_IN_REVIEW); break;
+                case 8: r = ledger_hold_set(l, true, "x", NULL); break;
+                default: break;
+                }
+                if (r != 0 || write(progress, "+", 1) != 1)
+                        _exit(1);
+        }
+}
+
+static int64_t count(Db *db, const char *sql) {
+        int64_t n = -1;
+
+        assert_int_equal(db_get_int(db, sql, NULL, &n), 0);
+        return n;
+}
+
+/* What must be true whatever happened; done is the number of acknowledged steps. */
+static void check_invariants(unsigned done) {
+        static const ItemState expected[] = {
+                ITEM_SUBMITTED, ITEM_SUBMITTED, ITEM_QUEUED, ITEM_LEASED, ITEM_RUNNING, ITEM_RUNNING, ITEM_VERIFYING, ITEM_VERIFYING,
+                ITEM_IN_REVIEW, ITEM_IN_REVIEW,
+        };
+        _cleanup_(ledger_closep) Ledger *l = NULL;
+        _cleanup_(db_closep) Db *db = NULL;
+        _cleanup_(db_stmt_donep) DbStmt *s = NULL;
+        _cleanup_item_ LedgerItem i = {};
+        int r;
+
+        assert_int_equal(ledger_open(&l, path), 0);
+        assert_int_equal(db_open(&db, path), 0);
+        assert_int_equal(db_query(db, &s, "PRAGMA integrity_check", NULL), 0);
+        assert_int_equal(db_step(s), 1);
+        assert_string_equal(db_column_text(s, 0), "ok");
+
+        assert_int_equal(count(db, "SELECT count(*) FROM item i WHERE state IS NOT"
+                                   " (SELECT to_state FROM history h WHERE h.item = i.id ORDER BY id DESC LIMIT 1)"), 0);
+        assert_int_equal(count(db, "SELECT (SELECT count(*) FROM history) - (SELECT count(*) FROM outbox WHERE event LIKE 'item.%')"), 0);
+        assert_int_equal(count(db, "SELECT (SELECT count(*) FROM run) - (SELECT count(*) FROM outbox WHERE event = 'run.leased')"), 0);
+        assert_int_equal(count(db, "SELECT (SELECT count(*) FROM run WHERE outcome IS NOT NULL)"
+                                   " - (SELECT count(*) FROM outbox WHERE event = 'run.finished')"), 0);
+        assert_int_equal(count(db, "SELECT (SELECT active FROM hold) - (SELECT count(*) FROM outbox WHERE event = 'hold.set')"), 0);
+        assert_int_equal(count(db, "SELECT count(*) FROM item i WHERE (state IN ('leased','running','waiting','verifying'))"
+                                   " <> EXISTS (SELECT 1 FROM lease WHERE item = i.id)"), 0);
+
+        r = ledger_get(l, "i000000000001", &i);
+        if (done == 0) {
+                assert_true(r == LEDGER_E_NOT_FOUND || i.state == ITEM_SUBMITTED);
+                return;
+        }
+        assert_int_equal(r, 0);
+        /* what was acknowledged is there; the step under way may be there too, as a whole */
+        assert_true(i.state == expected[done] || (done < N_SCRIPT && i.state == expected[done + 1]));
+}
+
+static bool crash_once(unsigned at) {
+        int pipe_fds[2], status;
+        unsigned done = 0;
+        char buffer[64];
+        ssize_t n;
+        pid_t pid;
+
+        forget_file();
+        assert_int_equal(pipe(pipe_fds), 0);
+        pid = fork();
+        assert_true(pid >= 0);
+        if (pid == 0) {
+                crash_at = at;
+                crash_script(pipe_fds[1]);
+                _exit(0);
+        }
+        (void) close(pipe_fds[1]);
+        while ((n = read(pipe_fds[0], buffer, sizeof(buffer))) > 0)
+                done += (unsigned) n;
+        (void) close(pipe_fds[0]);
+        assert_int_equal(waitpid(pid, &status, 0), pid);
+        assert_true(WIFEXITED(status));
+        assert_true(WEXITSTATUS(status) == 77 || WEXITSTATUS(status) == 0);
+
+        check_invariants(done);
+        return WEXITSTATUS(status) == 77;
+}
+
+static void test_death_at_every_write(void **state) {
+        unsigned at = 1;
+
+        real_vfs = sqlite3_vfs_find(NULL);
+        crash_vfs = *real_vfs;
+        crash_vfs.zName = "crash";
+        crash_vfs.xOpen = crash_open;
+        assert_int_equal(sqlite3_vfs_register(&crash_vfs, 1), SQLITE_OK);
+
+        while (crash_once(at))
+                at++;
+        assert_true(at > 50); /* the script did write, many times */
+
+        (void) sqlite3_vfs_unregister(&crash_vfs);
+        assert_int_equal(sqlite3_vfs_register(real_vfs, 1), SQLITE_OK);
+}
+
+static int set_up(void **state) {
+        if (!mkdtemp(directory))
+                return -1;
+        (void) snprintf(path, sizeof(path), "%s/ledger.db", directory);
+        return 0;
+}
+
+static int tear_down(void **state) {
+        forget_file();
+        return rmdir(directory);
+}
+
+int main(void) {
+        const struct CMUnitTest tests[] = {
+                cmocka_unit_test(test_matrix),
+                cmocka_unit_test(test_end_states_never_change),
+                cmocka_unit_test(test_direct_sql_is_refused),
+                cmocka_unit_test(test_compare_and_swap),
+                cmocka_unit_test(test_leases),
+                cmocka_unit_test(test_expiry),
+                cmocka_unit_test(test_attempts),
+                cmocka_unit_test(test_verdict_is_for_one_commit),
+                cmocka_unit_test(test_source_and_duplicates),
+                cmocka_unit_test(test_runs_and_usage),
+                cmocka_unit_test(test_effects),
+                cmocka_unit_test(test_outbox),
+                cmocka_unit_test(test_recover),
+                cmocka_unit_test(test_recover_is_bounded),
+                cmocka_unit_test(test_huge_list),
+                cmocka_unit_test(test_death_at_every_write),
+        };
+
+        return cmocka_run_group_tests(tests, set_up, tear_down);
+}
