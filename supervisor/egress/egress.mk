@@ -1,3 +1,4 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-LIB_SRCS += supervisor/egress/address.c
-UNIT_TESTS += test-address
+LIB_SRCS += $(addprefix supervisor/egress/,address.c agreement.c denials.c dns-reply.c)
+UNIT_TESTS += test-address test-denials test-dns-reply
+FUZZERS += fuzz-dns-reply

@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+#pragma once
+
+/* Does what a connection says about itself agree with the name that it was allowed under? Pure. */
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "policy/policy.h"
+
+typedef struct Observed {
+        EgressProtocol protocol;  /* of the first bytes */
+        const char *sni;          /* NULL: none */
+        bool ech;
+        const char *host;         /* Host header, perhaps with a port; NULL: none */
+} Observed;
+
+/* NULL if it agrees, else the reason: "protocol", "ech", "no-sni", "fronting". `expected` is what the rule
+ * says that the port carries; a raw port may carry anything, and then nothing is compared. */
+const char *agreement_check(const char *name, uint16_t port, EgressProtocol expected, const Observed *seen);
+
+/* Is "api.example.org", "API.example.org." or "api.example.org:443" this name (and port)? */
+bool agreement_host_matches(const char *host, const char *name, uint16_t port);
+
+int protocol_from_text(const char *s, EgressProtocol *ret);
+const char *protocol_to_text(EgressProtocol p);

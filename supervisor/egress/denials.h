@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+#pragma once
+
+/* Denials on their way to the audit log: the first of its kind at once, its repetitions counted and told every
+ * ten seconds, so that a guest that knocks a thousand times a second writes six records a minute. No I/O, no clock. */
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "util/cleanup.h"
+#include "util/text.h"
+
+enum {
+        DENIALS_WINDOW_USEC = 10 * 1000 * 1000,
+        DENIALS_MAX = 1024, /* kinds of one run at a time; beyond it, the rest is told as one kind */
+};
+
+typedef struct Denial {
+        char run[ID_LENGTH + 1];
+        const char *event;  /* static: "egress.deny", "dns.refused" */
+        char *unit, *rule, *name, *reason, *detail; /* owned; detail may be NULL: an address, a query type */
+        uint16_t port;
+        uint64_t count;      /* since the last time it was told */
+        uint64_t told_usec;
+} Denial;
+
+typedef struct Denials Denials;
+
+/* Writes one record about `d`, which stands for d->count denials. */
+typedef void (*DenialTell)(const Denial *d, void *userdata);
+
+int denials_new(Denials **ret, DenialTell tell, void *userdata);
+Denials *denials_free(Denials *d);
+DEFINE_CLEANUP(Denials *, denials_free)
+
+/* The strings are copied. Kinds are told apart by run, event, rule, name, port; of the rest the first one is kept. */
+int denials_add(Denials *d, uint64_t now, const Denial *denial);
+
+/* Tells what is due. Call once a second or so. */
+void denials_tick(Denials *d, uint64_t now);
+
+/* Tells what is left of one run (NULL: of all) and forgets it. */
+void denials_flush(Denials *d, const char *run);
+
+size_t denials_count(const Denials *d);

@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <string.h>
+
+#include "egress/denials.h"
+
+#define SECOND 1000000ULL
+
+typedef struct Told {
+        size_t n;
+        uint64_t sum;
+        char last[512];
+} Told;
+
+static void on_tell(const Denial *d, void *userdata) {
+        Told *told = userdata;
+
+        told->n++;
+        told->sum += d->count;
+        (void) snprintf(told->last, sizeof(told->last), "%s %s %s %u %lu", d->run, d->rule, d->name, d->port, (unsigned long) d->count);
+}
+
+static Denial make(const char *run, const char *name, uint16_t port) {
+        Denial d = { .event = "egress.deny", .rule = (char *) "default", .name = (char *) name, .port = port, .reason = (char *) "no-rule" };
+
+        (void) snprintf(d.run, sizeof(d.run), "%s", run);
+        return d;
+}
+
+static void test_first_at_once(void **state) {
+        _cleanup_(denials_freep) Denials *d = NULL;
+        Denial one = make("r000000000001", "a.example", 443), two = make("r000000000001", "b.example", 443);
+        Told told = {};
+
+        assert_return_code(denials_new(&d, on_tell, &told), 0);
+        assert_return_code(denials_add(d, 0, &one), 0);
+        assert_int_equal(told.n, 1);
+        assert_string_equal(told.last, "r000000000001 default a.example 443 1");
+
+        for (int i = 0; i < 1000; i++)
+                assert_return_code(denials_add(d, SECOND, &one), 0);
+        assert_int_equal(told.n, 1);
+
+        assert_return_code(denials_add(d, SECOND, &two), 0);
+        assert_int_equal(told.n, 2);
+
+        denials_tick(d, 9 * SECOND);
+        assert_int_equal(told.n, 2);
+        denials_tick(d, 10 * SECOND);
+        assert_int_equal(told.n, 3);
+        assert_string_equal(told.last, "r000000000001 default a.example 443 1000");
+
+        /* silence for a window: forgotten, so that the next one is told at once */
+        denials_tick(d, 20 * SECOND);
+        assert_int_equal(denials_count(d), 0);
+        assert_return_code(denials_add(d, 21 * SECOND, &one), 0);
+        assert_int_equal(told.n, 4);
+}
+
+static void test_flush(void **state) {
+        _cleanup_(denials_freep) Denials *d = NULL;
+        Denial one = make("r000000000001", "a.example", 443), other = make("r000000000002", "a.example", 443);
+        Told told = {};
+
+        assert_return_code(denials_new(&d, on_tell, &told), 0);
+        for (int i = 0; i < 5; i++) {
+                assert_return_code(denials_add(d, 0, &one), 0);
+                assert_return_code(denials_add(d, 0, &other), 0);
+        }
+        assert_int_equal(told.n, 2);
+        denials_flush(d, "r000000000001");
+        assert_int_equal(told.n, 3);
+        assert_int_equal(told.sum, 6);
+        assert_int_equal(denials_count(d), 1);
+        denials_flush(d, NULL);
+        assert_int_equal(told.sum, 10);
+        assert_int_equal(denials_count(d), 0);
+}
+
+/* Ever new names: bounded memory, bounded records, nothing uncounted, and another run is not touched. */
+static void test_flood(void **state) {
+        _cleanup_(denials_freep) Denials *d = NULL;
+        Denial other = make("r000000000002", "a.example", 443);
+        Told told = {};
+        char name[64];
+
+        assert_return_code(denials_new(&d, on_tell, &told), 0);
+        for (int i = 0; i < 5000; i++) {
+                Denial one;
+
+                (void) snprintf(name, sizeof(name), "n%d.example", i);
+                one = make("r000000000001", name, 443);
+                assert_return_code(denials_add(d, 0, &one), 0);
+        }
+        assert_int_equal(told.n, DENIALS_MAX + 1);
+        assert_return_code(denials_add(d, 0, &other), 0);
+        assert_string_equal(told.last, "r000000000002 default a.example 443 1");
+        denials_flush(d, NULL);
+        assert_int_equal(told.sum, 5001);
+}
+
+int main(void) {
+        const struct CMUnitTest tests[] = {
+                cmocka_unit_test(test_first_at_once),
+                cmocka_unit_test(test_flush),
+                cmocka_unit_test(test_flood),
+        };
+
+        return cmocka_run_group_tests(tests, NULL, NULL);
+}
