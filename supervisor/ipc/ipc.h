@@ -30,7 +30,9 @@ typedef struct IpcMethod {
         IpcHandler handler;
 } IpcMethod;
 
-/* `methods` ends with a NULL name and must outlive the server. `userdata` is borrowed. */
+/* At most 32 methods a server, 8 descriptors a call. One-way calls are ignored. A connection's next call is read only
+ * after its last was answered: a handler that answers late holds up that client's connection, nothing else.
+ * `methods` ends with a NULL name and must outlive the server. `userdata` is borrowed. */
 int ipc_server_new(IpcServer **ret, sd_event *event, const IpcMethod *methods, void *userdata);
 IpcServer *ipc_server_free(IpcServer *s);
 DEFINE_CLEANUP(IpcServer *, ipc_server_free)
@@ -66,6 +68,7 @@ int ipc_call_push_fd(IpcCall *c, int fd);
 /* Each takes `params` over, also on failure; NULL is an empty object. */
 int ipc_call_reply(IpcCall *c, json_t *params);
 int ipc_call_notify(IpcCall *c, json_t *params); /* one of several replies, with `more` */
+/* `error` is a full name, or one without a dot, which gets the method's interface as its prefix ("Denied"). */
 int ipc_call_error(IpcCall *c, const char *error, json_t *params);
 /* `error` with {"reason": …}. */
 int ipc_call_refuse(IpcCall *c, const char *error, const char *format, ...)
@@ -82,9 +85,13 @@ int ipc_client_new(IpcClient **ret, sd_event *event, const char *path);
 IpcClient *ipc_client_free(IpcClient *c); /* calls no handler any more */
 DEFINE_CLEANUP(IpcClient *, ipc_client_free)
 
-/* Whatever uid, gid and unit the server should have; a server that does not fit is treated as not there.
- * unit may be NULL. The listening socket is systemd's, so that the unit is known only once it accepted: the uid is
- * checked at connect (SO_PEERCRED of a socket-activated listener is that of its creator, uid 0). */
+/* A client sends a call only when the one before was answered, so that calls arrive strictly in the order in which they
+ * were made, and one that takes long holds up those behind it. With n > 1 (64 at most), up to n are under way at
+ * once, each on a connection of its own, in no particular order. `more` calls always have their own connection.
+ * At most 4096 calls may wait or be under way (-EBUSY beyond). */
+void ipc_client_set_parallel(IpcClient *c, unsigned n);
+
+/* The listening socket must be uid 0's (PID 1 makes ours) or our own; another's is treated as not there. */
 
 /* One call and one answer, waiting at most timeout_usec. 0 and *ret_params (the caller's), or
  * negative errno; -EREMOTEIO for a varlink error, whose name and parameters are then in *ret_error (the

@@ -1,0 +1,330 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/*
+ * Who a peer is.
+ *
+ * The kernel remembers the process that called connect(): its credentials (SO_PEERCRED), a pidfd
+ * (SO_PEERPIDFD) and its groups (SO_PEERGROUPS). From the pid we read the cgroup; the pidfd proves, after
+ * that, that the pid had not been recycled meanwhile. Nothing that the peer wrote is looked at.
+ *
+ * A cgroup means a unit only together with its whole path: cgroups below a user's manager or a delegated
+ * unit are named by whoever owns them, so that "…/user@1000.service/anchord.service" must not count. The
+ * path of each of our units is known, therefore it is compared from the root on.
+ *
+ * A process in one of our units has that unit's role and no other, whatever its uid: code that took over
+ * a root-owned oneshot of ours is not an operator. A process whose unit has one of our names in the
+ * wrong place has no role at all. What cannot be found out (no cgroup2, no /proc entry) fails.
+ *
+ * A descriptor that the peer hands to somebody else keeps the peer's name: it answers for what it shares.
+ */
+#include "ipc/peer.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <grp.h>
+#include <linux/magic.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/pidfd.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+
+#include "ipc/peer-role.h"
+#include "util/cleanup.h"
+#include "util/io.h"
+
+#ifndef SO_PEERPIDFD
+#define SO_PEERPIDFD 77
+#endif
+
+#define OPERATORS_GROUP "anchorhold-operators"
+
+enum {
+        UNIT_NAME_MAX = 255,
+        CGROUP_FILE_MAX = 64 * 1024,
+        PEER_GROUPS_MAX = 65536,
+};
+
+static const struct {
+        const char *unit;
+        PeerRole role;
+} daemons[] = {
+        { "anchord.service",         PEER_ANCHORD },
+        { "anchor-auditd.service",   PEER_AUDITD  },
+        { "anchor-egressd.service",  PEER_EGRESSD },
+        { "anchor-secretd.service",  PEER_SECRETD },
+};
+
+/* prefix@INSTANCE.service; where says in which folder, with %s for the instance. */
+static const struct {
+        const char *prefix;
+        char kind;
+        PeerRole role;
+        const char *where[2];
+} templates[] = {
+#define RUNS_SLICE "/anchorhold.slice/anchorhold-runs.slice/anchorhold-runs-%s.slice/"
+        { "anchor-net",     'r', PEER_NET,     { "/anchorhold.slice/", "/system.slice/system-anchor\\x2dnet.slice/" } },
+        { "anchor-vm",      'r', PEER_VM,      { RUNS_SLICE } },
+        { "anchor-proxy",   'r', PEER_PROXY,   { RUNS_SLICE } },
+        { "anchor-inject",  'r', PEER_INJECT,  { RUNS_SLICE } },
+        { "anchor-run",     'r', PEER_RUN,     { RUNS_SLICE } },
+        { "anchor-import",  'r', PEER_IMPORT,  { RUNS_SLICE } },
+        { "anchor-publish", 'i', PEER_PUBLISH, { RUNS_SLICE } },
+#undef RUNS_SLICE
+};
+
+static bool ends_with(const char *s, size_t length, const char *suffix) {
+        size_t n = strlen(suffix);
+
+        return length > n && memcmp(s + length - n, suffix, n) == 0;
+}
+
+bool peer_unit_of_cgroup(const char *cgroup, char ret[static UNIT_NAME_MAX + 1]) {
+        const char *p = cgroup;
+
+        while (*p == '/') {
+                size_t length = strcspn(++p, "/");
+
+                if (length == 0 || length > UNIT_NAME_MAX)
+                        return false;
+                if (!ends_with(p, length, ".slice")) {
+                        if (!ends_with(p, length, ".service") && !ends_with(p, length, ".scope") &&
+                            !ends_with(p, length, ".socket") && !ends_with(p, length, ".mount") &&
+                            !ends_with(p, length, ".swap"))
+                                return false;
+                        memcpy(ret, p, length);
+                        ret[length] = '\0';
+                        return true;
+                }
+                p += length;
+        }
+
+        return false;
+}
+
+/* Is `cgroup` this folder and unit, or below it? */
+static bool is_at(const char *cgroup, const char *folder, const char *unit) {
+        size_t n = strlen(folder), m = strlen(unit);
+
+        return strncmp(cgroup, folder, n) == 0 && strncmp(cgroup + n, unit, m) == 0 &&
+               (cgroup[n + m] == '\0' || cgroup[n + m] == '/');
+}
+
+/* Folders in the table hold at most one %s, for the instance. */
+static bool is_at_template(const char *cgroup, const char *where, const char *unit, const char *instance) {
+        const char *mark = strstr(where, "%s");
+        char folder[256];
+
+        if (mark)
+                (void) snprintf(folder, sizeof(folder), "%.*s%s%s", (int) (mark - where), where, instance, mark + 2);
+        else
+                (void) snprintf(folder, sizeof(folder), "%s", where);
+
+        return is_at(cgroup, folder, unit);
+}
+
+static PeerUnit classify_template(size_t i, const char *unit, const char *instance, const char *cgroup,
+                                  PeerRole *ret_role, char ret_run[static ID_LENGTH + 1]) {
+        char id[ID_LENGTH + 1];
+
+        if (strlen(instance) != ID_LENGTH + strlen(".service") || strcmp(instance + ID_LENGTH, ".service") != 0)
+                return PEER_UNIT_MISPLACED;
+        memcpy(id, instance, ID_LENGTH);
+        id[ID_LENGTH] = '\0';
+        if (!text_is_id(templates[i].kind, id))
+                return PEER_UNIT_MISPLACED;
+
+        for (size_t k = 0; k < ELEMENTSOF(templates[i].where) && templates[i].where[k]; k++)
+                if (is_at_template(cgroup, templates[i].where[k], unit, id)) {
+                        *ret_role = templates[i].role;
+                        memcpy(ret_run, id, sizeof(id));
+                        return PEER_UNIT_OURS;
+                }
+
+        return PEER_UNIT_MISPLACED;
+}
+
+PeerUnit peer_classify(const char *unit, const char *cgroup, PeerRole *ret_role, char ret_run[static ID_LENGTH + 1]) {
+        for (size_t i = 0; i < ELEMENTSOF(daemons); i++) {
+                if (strcmp(unit, daemons[i].unit) != 0)
+                        continue;
+                if (!is_at(cgroup, "/anchorhold.slice/", unit))
+                        return PEER_UNIT_MISPLACED;
+                *ret_role = daemons[i].role;
+                return PEER_UNIT_OURS;
+        }
+
+        for (size_t i = 0; i < ELEMENTSOF(templates); i++) {
+                size_t n = strlen(templates[i].prefix);
+
+                if (strncmp(unit, templates[i].prefix, n) == 0 && unit[n] == '@')
+                        return classify_template(i, unit, unit + n + 1, cgroup, ret_role, ret_run);
+        }
+
+        /* Units of ours that no table lists (anchor-bpf) have no business with any socket. */
+        if (strncmp(unit, "anchor-", strlen("anchor-")) == 0 || strncmp(unit, "anchorhold", strlen("anchorhold")) == 0)
+                return PEER_UNIT_MISPLACED;
+
+        return PEER_UNIT_FOREIGN;
+}
+
+/* The unified hierarchy's path of a process, as seen from our cgroup namespace. */
+static int read_cgroup(pid_t pid, char **ret) {
+        _cleanup_free_ char *text = NULL;
+        char path[64];
+        size_t size;
+        int r;
+
+        (void) snprintf(path, sizeof(path), "/proc/%d/cgroup", (int) pid);
+        r = io_read_file(AT_FDCWD, path, CGROUP_FILE_MAX, &text, &size);
+        if (r < 0)
+                return r;
+
+        for (char *line = text; line && *line;) {
+                char *end = strchr(line, '\n');
+
+                if (end)
+                        *end++ = '\0';
+                if (strncmp(line, "0::/", 4) == 0) {
+                        *ret = strdup(line + 3);
+                        return *ret ? 0 : -ENOMEM;
+                }
+                line = end;
+        }
+
+        return -ENODATA;
+}
+
+/* bpf_get_current_cgroup_id() is the inode number of the cgroup's folder. 0 if it cannot be found. */
+static uint64_t cgroup_inode(const char *cgroup) {
+        static const char *const mounts[] = { "/sys/fs/cgroup", "/sys/fs/cgroup/unified" };
+
+        for (size_t i = 0; i < ELEMENTSOF(mounts); i++) {
+                _cleanup_fd_ int root = -1;
+                struct statfs fs;
+                struct stat st;
+
+                root = open(mounts[i], O_PATH | O_DIRECTORY | O_CLOEXEC);
+                if (root < 0 || fstatfs(root, &fs) < 0 || fs.f_type != CGROUP2_SUPER_MAGIC)
+                        continue;
+                if (fstatat(root, cgroup[1] ? cgroup + 1 : ".", &st, AT_SYMLINK_NOFOLLOW) < 0)
+                        return 0;
+                return st.st_ino;
+        }
+
+        return 0;
+}
+
+/* Was the peer in group `gid` when it connected? */
+static int peer_in_group(int fd, gid_t peer_gid, gid_t gid) {
+        _cleanup_free_ gid_t *groups = NULL;
+        socklen_t size = 64 * sizeof(gid_t);
+
+        if (peer_gid == gid)
+                return true;
+
+        for (;;) {
+                groups = (free(groups), malloc(size));
+                if (!groups)
+                        return -ENOMEM;
+                if (getsockopt(fd, SOL_SOCKET, SO_PEERGROUPS, groups, &size) >= 0)
+                        break;
+                if (errno != ERANGE || size > PEER_GROUPS_MAX * sizeof(gid_t))
+                        return -errno;
+        }
+
+        for (size_t i = 0; i < size / sizeof(gid_t); i++)
+                if (groups[i] == gid)
+                        return true;
+
+        return false;
+}
+
+static bool is_operator(int fd, const Peer *p) {
+        char buffer[16 * 1024];
+        struct group entry, *found = NULL;
+
+        if (p->uid == 0)
+                return true;
+        if (getgrnam_r(OPERATORS_GROUP, &entry, buffer, sizeof(buffer), &found) != 0 || !found)
+                return false;
+
+        return peer_in_group(fd, p->gid, found->gr_gid) > 0;
+}
+
+static int peer_find_unit(Peer *p) {
+        char unit[UNIT_NAME_MAX + 1];
+        int r;
+
+        r = read_cgroup(p->pid, &p->cgroup);
+        if (r < 0)
+                return r;
+
+        /* Still the same process? Then so it was while its cgroup was read. */
+        if (pidfd_send_signal(p->pidfd, 0, NULL, 0) < 0 && errno != EPERM)
+                return -errno;
+
+        p->cgroup_id = cgroup_inode(p->cgroup);
+        p->unit = strdup(peer_unit_of_cgroup(p->cgroup, unit) ? unit : "");
+        return p->unit ? 0 : -ENOMEM;
+}
+
+int peer_from_socket(int fd, Peer *ret) {
+        _cleanup_(peer_done) Peer p = PEER_NULL;
+        struct ucred credentials;
+        socklen_t size = sizeof(credentials);
+        PeerRole role;
+        int r;
+
+        if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &credentials, &size) < 0)
+                return -errno;
+        if (credentials.pid <= 0)
+                return -ESRCH; /* not in our pid namespace */
+        p.pid = credentials.pid;
+        p.uid = credentials.uid;
+        p.gid = credentials.gid;
+
+        size = sizeof(p.pidfd);
+        if (getsockopt(fd, SOL_SOCKET, SO_PEERPIDFD, &p.pidfd, &size) < 0) {
+                p.pidfd = -1;
+                return -errno;
+        }
+
+        r = peer_find_unit(&p);
+        if (r < 0)
+                return r;
+
+        p.roles = PEER_OTHER;
+        switch (peer_classify(p.unit, p.cgroup, &role, p.run)) {
+        case PEER_UNIT_OURS:
+                p.roles |= role;
+                break;
+        case PEER_UNIT_FOREIGN:
+                if (p.uid == 0)
+                        p.roles |= PEER_ROOT;
+                if (is_operator(fd, &p))
+                        p.roles |= PEER_OPERATOR;
+                break;
+        case PEER_UNIT_MISPLACED:
+                break;
+        }
+
+        *ret = p;
+        p = PEER_NULL;
+        return 0;
+}
+
+void peer_done(Peer *p) {
+        p->pidfd = fd_close(p->pidfd);
+        free(p->unit);
+        free(p->cgroup);
+        *p = PEER_NULL;
+}
+
+const char *peer_name(Peer *p, char buffer[static 64]) {
+        if (p->roles & ~(unsigned) (PEER_OTHER | PEER_ROOT | PEER_OPERATOR))
+                return p->unit;
+
+        (void) snprintf(buffer, 64, "uid %u", (unsigned) p->uid);
+        return buffer;
+}
