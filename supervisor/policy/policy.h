@@ -42,16 +42,41 @@ typedef struct EgressDecision {
         const char *reason;        /* static: "allowed", "no-rule", "denied-by-rule", "port", "protocol", "method", "path" */
 } EgressDecision;
 
-/* Lower case, no trailing dot, A-labels (thin: ASCII only), LDH labels, 253 bytes. -EINVAL otherwise. */
+/* Lower case, no trailing dot, A-labels (ASCII only), LDH labels, 253 bytes. -EINVAL otherwise, also for what
+ * looks like an address (a last label of digits). */
 int egress_normalise_name(const char *name, char ret[static 254]);
 
-/* May this name be looked up at all, on any port? */
+/* May this name be looked up at all, on any port? ret_rule (may be NULL) gets the rule that decided, or "default". */
 bool egress_policy_knows(const EgressPolicy *p, const char *name, const char **ret_rule);
+
+/* How many distinct names a run may use through the wildcard rule that allows this name (64 unless the rule says
+ * otherwise); 0 if an exact rule allows it or none does. *ret_pattern (may be NULL) gets that rule's "*.example.org". */
+unsigned egress_policy_name_budget(const EgressPolicy *p, const char *name, const char **ret_pattern);
+
+/* Names ("api.example.org") and wildcards ("*.example.org") whose TLS may be inspected, each once: the CA's constraints. */
+size_t egress_policy_inspected(const EgressPolicy *p, const char *const **ret_patterns);
+
+/* The verdict for a connection (method and path NULL: not known yet) or for one request on it (both given; path as in
+ * the request line). A connection whose requests must be looked at first is EGRESS_INSPECT on a tls port; on an http
+ * port it is EGRESS_PASS, and the proxy asks again for each request. The rules of precedence are atop
+ * policy-egress-decide.c. */
 void egress_policy_decide(const EgressPolicy *p, const char *name, uint16_t port,
                           const char *method, const char *path, EgressDecision *ret);
 const char *egress_policy_digest(const EgressPolicy *p);
 /* The names (exact, or "*.example.org") of the rules that say `inspect`: what a run's CA may sign for. Borrowed. */
 size_t egress_policy_inspected(const EgressPolicy *p, const char *const **ret_names);
+
+/* Is this request path (query ignored) within one of the prefixes? A prefix that ends in '/' covers what is below it; any
+ * other covers itself and what is below it ("/v1" has "/v1" and "/v1/x", not "/v1x"). NULL: any path. A path that an
+ * origin may read in two ways (dot segments, "//", needless percent-encoding, a backslash) is within none. */
+bool policy_path_matches(const json_t *prefixes, const char *path);
+
+/* ---- units ---- */
+
+/* "512M" → bytes: digits and one of B K M G T, powers of 1024. -EINVAL, -ERANGE. */
+int policy_parse_size(const char *s, uint64_t *ret);
+/* "90s", "1h 30min" → seconds; units s min h d. -EINVAL, -ERANGE. */
+int policy_parse_duration(const char *s, uint64_t *ret);
 
 /* ---- the rest ---- */
 
@@ -59,8 +84,8 @@ typedef struct PolicyStep {
         const char *name;
         const char *kind;           /* "prepare", "agent", "check", "exec" */
         const json_t *argv;         /* check, prepare; NULL for agent (the harness has it) and exec (the item has it) */
-        const char *cwd;
-        const json_t *env;
+        const char *cwd;            /* never NULL */
+        const json_t *env;          /* {"K": "V" | {"sentinel": "CREDENTIAL"}}, or NULL */
         uint64_t timeout_s;
         unsigned feedback_rounds;   /* check: how often the agent may be told and run again */
 } PolicyStep;
@@ -68,7 +93,7 @@ typedef struct PolicyStep {
 typedef struct PolicyWorkflow {
         const char *name, *template_name, *harness, *egress, *verify_egress; /* harness, egress NULL: none */
         bool repository;            /* takes a seed bundle and gives a result bundle */
-        const json_t *credentials;  /* array of names */
+        const json_t *credentials;  /* array of names, never NULL */
         uint64_t memory_mib, vcpus, disk_mib, run_s, attempts, output_bytes, bundle_bytes;
         const PolicyStep *steps;    size_t n_steps;
         const PolicyStep *verify;   size_t n_verify;   /* checks in the second microVM; none: nothing to verify */
@@ -78,11 +103,11 @@ typedef struct PolicyWorkflow {
 /* harness/NAME.json, credentials/NAME.json, providers/NAME.json as checked JSON; "credentials" also through: */
 typedef struct PolicyCredential {
         const char *name, *provider;         /* provider may be NULL */
-        const char *prefix, *alphabet;       /* sentinel's shape */
-        uint64_t length;
+        const char *prefix, *alphabet;       /* sentinel's shape, as secret/sentinel.h takes it */
+        uint64_t length;                     /* with the prefix */
         const json_t *hosts;                 /* array of strings, exact names */
         const json_t *ports;                 /* array of integers */
-        const json_t *methods, *paths;       /* arrays; paths are prefixes, NULL: any */
+        const json_t *methods, *paths;       /* arrays; paths as in policy_path_matches(); NULL: any */
         const json_t *places;                /* [{"header": "x-api-key"} | {"bearer": true}] */
         const json_t *document;              /* the whole file */
 } PolicyCredential;
@@ -106,6 +131,12 @@ const json_t *policy_find_provider(const Policy *p, const char *name, const char
 /* Names of one kind ("workflows", "egress", …), for listings and completion. */
 size_t policy_list(const Policy *p, const char *kind, const char *const **ret_names);
 
+/* authority.json, checked; NULL if there is none or it had a finding. */
+const json_t *policy_authority(const Policy *p);
+
+/* Over every object that loads, host and authority included. */
+const char *policy_digest(const Policy *p);
+
 /* host.json: {"accel": "auto"|"tcg"|"kvm", "resolvers": ["203.0.113.53"], "networks": ["203.0.113.0/24"],
  * "max_runs": 3}. */
 typedef struct HostConfig {
@@ -114,4 +145,5 @@ typedef struct HostConfig {
         const json_t *networks;   /* CIDR, admitted although not globally reachable */
         uint64_t max_runs;
 } HostConfig;
+/* Never NULL: with no host.json, or one with findings, the narrowest ("auto", no networks). */
 const HostConfig *policy_host(const Policy *p);

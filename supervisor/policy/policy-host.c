@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+
+/*
+ * host.json: what is particular to this host.
+ *
+ *   { "accel": "auto" | "kvm" | "tcg", "resolvers": [ ADDRESS ], "networks": [ CIDR ], "max_runs": 3 }
+ *
+ * authority.json: who may do what.
+ *
+ *   { "description": TEXT, "submit" | "approve" | "authorize": { "groups": [ GROUP ] } }
+ */
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "policy/policy-internal.h"
+
+static int parse_address(const char *s, unsigned char ret[static 16], unsigned *ret_bits) {
+        if (inet_pton(AF_INET, s, ret) == 1) {
+                *ret_bits = 32;
+                return 0;
+        }
+        if (inet_pton(AF_INET6, s, ret) == 1) {
+                *ret_bits = 128;
+                return 0;
+        }
+        return -EINVAL;
+}
+
+static const char *check_address(const char *s) {
+        unsigned char address[16];
+        unsigned bits;
+
+        return parse_address(s, address, &bits) < 0 ? "must be an IPv4 or IPv6 address" : NULL;
+}
+
+static const char *check_network(const char *s) {
+        static const char usage[] = "must be a network such as \"203.0.113.0/24\"";
+        unsigned char address[16];
+        char copy[64], *slash, *end;
+        unsigned long prefix;
+        unsigned bits;
+
+        if (strlen(s) >= sizeof(copy))
+                return usage;
+        strcpy(copy, s);
+
+        slash = strchr(copy, '/');
+        if (!slash || slash[1] < '0' || slash[1] > '9')
+                return usage;
+        *slash++ = '\0';
+
+        prefix = strtoul(slash, &end, 10);
+        if (*end != '\0' || parse_address(copy, address, &bits) < 0 || prefix > bits)
+                return usage;
+        if (prefix == 0)
+                return "must not be all addresses";
+
+        for (unsigned i = (unsigned) prefix; i < bits; i++)
+                if (address[i / 8] & (0x80 >> (i % 8)))
+                        return "has bits set behind its prefix length";
+        return NULL;
+}
+
+static const char *check_group(const char *s) {
+        if (*s == '\0' || strlen(s) > 32 || *s == '-' ||
+            s[strspn(s, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-")] != '\0')
+                return "must be the name of a group";
+        return NULL;
+}
+
+void policy_check_host(Policy *p, PolicyObject *o) {
+        static const char *const known[] = { "description", "accel", "resolvers", "networks", "max_runs", NULL };
+        static const char *const accels[] = { "auto", "kvm", "tcg", NULL };
+        Node top = node_top(p, o);
+        HostConfig host = p->host;
+        const char *text;
+
+        if (!node_check_object(&top, known))
+                return;
+
+        (void) node_string(&top, "description", 0, &text);
+        (void) node_choice(&top, "accel", 0, accels, &host.accel);
+        (void) node_strings(&top, "resolvers", 0, 0, 8, check_address, &host.resolvers);
+        (void) node_strings(&top, "networks", 0, 0, 256, check_network, &host.networks);
+        (void) node_uint(&top, "max_runs", 0, 1, 1000, &host.max_runs);
+
+        if (!o->reason)
+                p->host = host;
+}
+
+void policy_check_authority(Policy *p, PolicyObject *o) {
+        static const char *const known[] = { "description", "submit", "approve", "authorize", NULL };
+        static const char *const known_rule[] = { "groups", NULL };
+        Node top = node_top(p, o);
+        const json_t *groups;
+        const char *text;
+
+        if (!node_check_object(&top, known))
+                return;
+
+        (void) node_string(&top, "description", 0, &text);
+        for (size_t i = 1; known[i]; i++) {
+                Node n;
+
+                if (node_object(&top, known[i], 0, &n) && node_check_object(&n, known_rule))
+                        (void) node_strings(&n, "groups", NODE_REQUIRED, 0, 64, check_group, &groups);
+        }
+}

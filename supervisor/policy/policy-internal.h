@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+#pragma once
+
+/* What the files of policy/ share: the set, its objects, and walking a document while noting findings. */
+
+#include "policy/policy.h"
+
+/* In the order in which they are checked: each may refer to those before it. */
+typedef enum PolicyKind {
+        POLICY_PROVIDERS,
+        POLICY_CREDENTIALS,
+        POLICY_EGRESS,
+        POLICY_HARNESS,
+        POLICY_WORKFLOWS,
+        _POLICY_KINDS,
+} PolicyKind;
+
+/* One file. */
+typedef struct PolicyObject {
+        char *name;            /* owned */
+        char *file;            /* owned; full path, with the root */
+        char *label;           /* owned; "egress/anthropic.json" */
+        json_t *document;      /* ref; NULL if it could not be parsed */
+        char *reason;          /* owned; why it cannot be used, NULL if it can */
+        EgressPolicy *egress;  /* owned */
+        PolicyCredential credential;
+        PolicyWorkflow workflow; /* its steps are owned by steps and verify */
+        PolicyStep *steps, *verify;
+        char digest[HEX_SHA256_SIZE]; /* of a workflow */
+} PolicyObject;
+
+struct Policy {
+        PolicyObject **objects[_POLICY_KINDS]; /* owned, sorted by name */
+        const char **names[_POLICY_KINDS];     /* owned array of borrowed names */
+        size_t n_objects[_POLICY_KINDS];
+        PolicyObject *host_file, *authority;   /* owned, may be NULL */
+        HostConfig host;
+        json_t *empty_array;                   /* ref */
+        PolicyFinding *findings;               /* owned until handed to the loader's caller */
+        size_t n_findings;
+        bool out_of_memory;                    /* sticky; the load fails */
+        char digest[HEX_SHA256_SIZE];
+};
+
+enum {
+        POLICY_FILE_MAX = 1024 * 1024,
+        POLICY_FINDINGS_MAX = 1000,
+        POLICY_FILES_MAX = 4096, /* of one kind */
+};
+
+/* Notes a finding and makes the object unusable. */
+void policy_add_finding(Policy *p, PolicyObject *o, const char *pointer, const char *reason);
+
+/* Makes the object unusable because of another one, whose finding is noted already. */
+void policy_object_taint(Policy *p, PolicyObject *o, const PolicyObject *cause);
+
+/* The object whether usable or not; NULL if there is none. */
+PolicyObject *policy_object_find(const Policy *p, PolicyKind kind, const char *name);
+
+/* ---- nodes: one value of a document and where it is ---- */
+
+/* Nodes live on the stack, each linked to its parent, so that a pointer is only spelled out when something is wrong. */
+typedef struct Node {
+        Policy *policy;        /* borrowed */
+        PolicyObject *object;  /* borrowed */
+        const struct Node *parent;
+        const char *key;       /* in an object; NULL in an array or at the top */
+        size_t index;          /* in an array */
+        json_t *value;         /* borrowed */
+} Node;
+
+typedef enum NodeFlags {
+        NODE_REQUIRED = 1 << 0,
+        NODE_NULLABLE = 1 << 1, /* null counts as missing */
+} NodeFlags;
+
+Node node_top(Policy *p, PolicyObject *o);
+Node node_element(const Node *array, size_t i);
+
+void node_fail(const Node *n, const char *format, ...) _printf_(2, 3);
+void node_fail_at(const Node *object, const char *key, const char *format, ...) _printf_(3, 4);
+
+/* The path from the document to n, the caller's; NULL when out of memory. `key` may be NULL. */
+char *node_pointer(const Node *n, const char *key);
+
+/* Is this an object with no key but those of the NULL-terminated list? Every other key is a finding. */
+bool node_check_object(const Node *n, const char *const *known);
+
+/* Each is true if the member is there and right; if it is not, *ret is left as it is, and anything wrong (missing although
+ * required, another type, outside its bounds) is a finding. Strings hold no zero byte. */
+bool node_object(const Node *object, const char *key, NodeFlags flags, Node *ret);
+bool node_array(const Node *object, const char *key, NodeFlags flags, Node *ret);
+bool node_string(const Node *object, const char *key, NodeFlags flags, const char **ret);
+bool node_bool(const Node *object, const char *key, NodeFlags flags, bool *ret);
+bool node_uint(const Node *object, const char *key, NodeFlags flags, uint64_t min, uint64_t max, uint64_t *ret);
+bool node_size(const Node *object, const char *key, NodeFlags flags, uint64_t min, uint64_t max, uint64_t *ret);
+bool node_duration(const Node *object, const char *key, NodeFlags flags, uint64_t min_s, uint64_t max_s, uint64_t *ret_s);
+bool node_choice(const Node *object, const char *key, NodeFlags flags, const char *const *choices, const char **ret);
+
+/* A member that names an object of that kind; one that does not exist is a finding, one that cannot be used taints. */
+bool node_reference(const Node *object, const char *key, NodeFlags flags, PolicyKind kind, const char **ret);
+/* The same for a value that is at hand. */
+bool node_resolve(const Node *n, PolicyKind kind, PolicyObject **ret);
+
+/* Arrays of strings; `check` (may be NULL) returns what is wrong with one, or NULL. An empty array and a repeated value
+ * are findings unless allowed. */
+typedef const char *(*NodeStringCheck)(const char *s);
+bool node_strings(const Node *object, const char *key, NodeFlags flags, size_t min, size_t max, NodeStringCheck check,
+                  const json_t **ret);
+
+/* Shared checks of single strings. */
+const char *check_host_name(const char *s); /* exact and written as egress_normalise_name() would */
+const char *check_method(const char *s);
+const char *check_path_prefix(const char *s);
+const char *check_argument(const char *s);
+const char *check_absolute_path(const char *s);
+const char *check_json_pointer(const char *s);
+
+/* {"K": "V" | {"sentinel": "CREDENTIAL"}}; a credential must exist. */
+void node_environment(const Node *object, const char *key, const json_t **ret);
+
+/* ---- the kinds; each reads o->document ---- */
+
+void policy_check_provider(Policy *p, PolicyObject *o);
+void policy_check_credential(Policy *p, PolicyObject *o);
+void policy_check_egress(Policy *p, PolicyObject *o);
+void policy_check_harness(Policy *p, PolicyObject *o);
+void policy_check_workflow(Policy *p, PolicyObject *o);
+void policy_check_host(Policy *p, PolicyObject *o);
+void policy_check_authority(Policy *p, PolicyObject *o);
+
+/* ---- compiled egress ---- */
+
+typedef struct EgressPort {
+        uint16_t port;
+        EgressProtocol protocol;
+} EgressPort;
+
+typedef struct EgressRule {
+        const char *pattern;   /* borrowed from the document: "a.example.org" or "*.example.org" */
+        const char *suffix;    /* of a wildcard: ".example.org"; else NULL */
+        unsigned specificity;  /* labels of a wildcard's suffix; UINT_MAX for an exact name */
+        EgressPort *ports;     /* owned; none: every port (only in a denial) */
+        size_t n_ports;
+        const json_t *methods, *paths; /* borrowed; NULL: any */
+        bool inspect;
+        unsigned max_names;    /* of a wildcard */
+        char *label;           /* owned; "egress/anthropic.json#/allow/0" */
+} EgressRule;
+
+struct EgressPolicy {
+        EgressRule *allow, *deny; /* owned */
+        size_t n_allow, n_deny;
+        const char **inspected;   /* owned array of borrowed patterns */
+        size_t n_inspected;
+        char digest[HEX_SHA256_SIZE];
+};
+
+EgressPolicy *egress_policy_free(EgressPolicy *p);
+DEFINE_CLEANUP(EgressPolicy *, egress_policy_free)
+
+/* What the digest is over. NULL when out of memory. */
+json_t *egress_policy_to_json(const EgressPolicy *p);
+
+/* Does the pattern of a cover some name that the pattern of b covers? */
+bool egress_rules_overlap(const EgressRule *a, const EgressRule *b);
+
+const char *egress_protocol_to_string(EgressProtocol protocol);

@@ -1,0 +1,560 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+
+/*
+ * Finding and reading the files of a policy set.
+ *
+ *   ROOT/usr/lib/anchorhold/policy/KIND/NAME.json   the vendor's
+ *   ROOT/etc/anchorhold/policy/KIND/NAME.json       the operator's, wins by file name as a whole
+ *   ROOT/{usr/lib,etc}/anchorhold/host.json, authority.json   likewise
+ *
+ * As elsewhere in systemd's world, an empty file, or a link to /dev/null, in /etc masks the vendor's
+ * file of that name. Files whose names do not end in ".json", or begin with a dot, are ignored, so that
+ * an editor's leavings do no harm.
+ *
+ * Objects are checked in the order of PolicyKind, so that whatever one refers to is known when it is
+ * checked. An object with a finding cannot be used, nor can one that names it; the finding is reported
+ * once, at its own file. The whole set is immutable after loading: a daemon that wants the files' new
+ * state loads a new set and keeps the old one for the runs that were frozen under it.
+ */
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "policy/policy-internal.h"
+#include "util/io.h"
+#include "util/json.h"
+
+static const struct {
+        const char *folder;
+        void (*check)(Policy *p, PolicyObject *o);
+} kinds[_POLICY_KINDS] = {
+        [POLICY_PROVIDERS] = { "providers", policy_check_provider },
+        [POLICY_CREDENTIALS] = { "credentials", policy_check_credential },
+        [POLICY_EGRESS] = { "egress", policy_check_egress },
+        [POLICY_HARNESS] = { "harness", policy_check_harness },
+        [POLICY_WORKFLOWS] = { "workflows", policy_check_workflow },
+};
+
+/* The operator's first. */
+static const char *const trees[] = { POLICY_OPERATOR_DIR, POLICY_VENDOR_DIR };
+
+/* ---- objects and findings ---- */
+
+static PolicyObject *policy_object_free(PolicyObject *o) {
+        if (!o)
+                return NULL;
+
+        egress_policy_free(o->egress);
+        json_unref(o->document);
+        free(o->steps);
+        free(o->verify);
+        free(o->reason);
+        free(o->label);
+        free(o->file);
+        free(o->name);
+        free(o);
+        return NULL;
+}
+DEFINE_CLEANUP(PolicyObject *, policy_object_free)
+
+static int policy_object_new(PolicyObject **ret, const char *folder, const char *name, const char *file) {
+        _cleanup_(policy_object_freep) PolicyObject *o = NULL;
+
+        o = calloc(1, sizeof(*o));
+        if (!o)
+                return -ENOMEM;
+
+        o->name = strdup(name);
+        o->file = strdup(file);
+        o->label = folder ? text_format("%s/%s.json", folder, name) : text_format("%s.json", name);
+        if (!o->name || !o->file || !o->label)
+                return -ENOMEM;
+
+        *ret = TAKE_PTR(o);
+        return 0;
+}
+
+static void add_finding(Policy *p, const char *file, const char *pointer, const char *reason) {
+        PolicyFinding *grown, *f;
+
+        if (p->n_findings >= POLICY_FINDINGS_MAX)
+                return;
+
+        grown = reallocarray(p->findings, p->n_findings + 1, sizeof(*grown));
+        if (!grown) {
+                p->out_of_memory = true;
+                return;
+        }
+        p->findings = grown;
+
+        f = &p->findings[p->n_findings++];
+        *f = (PolicyFinding) {
+                .file = strdup(file),
+                .pointer = strdup(pointer),
+                .reason = strdup(reason),
+        };
+        if (!f->file || !f->pointer || !f->reason)
+                p->out_of_memory = true;
+}
+
+void policy_add_finding(Policy *p, PolicyObject *o, const char *pointer, const char *reason) {
+        add_finding(p, o->file, pointer, reason);
+
+        if (!o->reason) {
+                o->reason = text_format("%s: %s%s%s", o->file, pointer, *pointer ? ": " : "", reason);
+                if (!o->reason)
+                        p->out_of_memory = true;
+        }
+}
+
+void policy_object_taint(Policy *p, PolicyObject *o, const PolicyObject *cause) {
+        if (o->reason)
+                return;
+
+        o->reason = strdup(cause->reason);
+        if (!o->reason)
+                p->out_of_memory = true;
+}
+
+void policy_findings_free(PolicyFinding *findings, size_t n) {
+        for (size_t i = 0; i < n; i++) {
+                free(findings[i].file);
+                free(findings[i].pointer);
+                free(findings[i].reason);
+        }
+        free(findings);
+}
+
+/* ---- folders ---- */
+
+static int compare_objects(const void *a, const void *b) {
+        return strcmp((*(PolicyObject *const *) a)->name, (*(PolicyObject *const *) b)->name);
+}
+
+static PolicyObject *find_unsorted(const Policy *p, PolicyKind kind, const char *name) {
+        for (size_t i = 0; i < p->n_objects[kind]; i++)
+                if (strcmp(p->objects[kind][i]->name, name) == 0)
+                        return p->objects[kind][i];
+        return NULL;
+}
+
+PolicyObject *policy_object_find(const Policy *p, PolicyKind kind, const char *name) {
+        PolicyObject key = { .name = (char *) name }, *pkey = &key, **found;
+
+        if (p->n_objects[kind] == 0)
+                return NULL;
+
+        found = bsearch(&pkey, p->objects[kind], p->n_objects[kind], sizeof(*p->objects[kind]), compare_objects);
+        return found ? *found : NULL;
+}
+
+/* Reads and parses o->file. A masked file is left without document and without finding. */
+static void read_object(Policy *p, PolicyObject *o) {
+        _cleanup_free_ char *data = NULL, *reason = NULL;
+        struct stat st;
+        size_t size;
+        int r;
+
+        r = stat(o->file, &st) < 0 ? -errno : 0;
+        if (r == 0) {
+                if (st.st_size == 0 && (S_ISREG(st.st_mode) || S_ISCHR(st.st_mode)))
+                        return;
+                r = S_ISREG(st.st_mode) ? io_read_file(AT_FDCWD, o->file, POLICY_FILE_MAX, &data, &size) : -EINVAL;
+        }
+        switch (r) {
+        case 0:
+                break;
+        case -ENOMEM:
+                p->out_of_memory = true;
+                return;
+        case -EFBIG:
+                policy_add_finding(p, o, "", "is larger than 1M");
+                return;
+        case -EINVAL:
+                policy_add_finding(p, o, "", "is not a regular file");
+                return;
+        default:
+                reason = text_format("cannot be read: %s", strerror(-r));
+                policy_add_finding(p, o, "", reason ?: "cannot be read");
+                return;
+        }
+
+        r = json_parse(data, size, &o->document, &reason);
+        if (r == -ENOMEM)
+                p->out_of_memory = true;
+        else if (r < 0)
+                policy_add_finding(p, o, "", reason ?: "is not JSON");
+}
+
+/* "NAME.json" → NAME; NULL for files that are none of ours. */
+static char *name_of_file(const char *file) {
+        size_t n = strlen(file);
+
+        if (file[0] == '.' || n <= strlen(".json") || strcmp(file + n - strlen(".json"), ".json") != 0)
+                return NULL;
+        return strndup(file, n - strlen(".json"));
+}
+
+static int add_file(Policy *p, PolicyKind kind, const char *path, const char *file) {
+        _cleanup_(policy_object_freep) PolicyObject *o = NULL;
+        _cleanup_free_ char *name = NULL, *full = NULL;
+        PolicyObject **grown;
+        int r;
+
+        name = name_of_file(file);
+        if (!name)
+                return 0;
+
+        full = text_format("%s/%s", path, file);
+        if (!full)
+                return -ENOMEM;
+
+        if (!text_is_name(name)) {
+                add_finding(p, full, "", "the file's name must be a lower-case letter, then at most 62 letters, digits and dashes, then \".json\"");
+                return 0;
+        }
+        if (find_unsorted(p, kind, name))
+                return 0; /* the operator's wins */
+        if (p->n_objects[kind] >= POLICY_FILES_MAX) {
+                add_finding(p, full, "", "there are too many files of this kind");
+                return 0;
+        }
+
+        r = policy_object_new(&o, kinds[kind].folder, name, full);
+        if (r < 0)
+                return r;
+
+        grown = reallocarray(p->objects[kind], p->n_objects[kind] + 1, sizeof(*grown));
+        if (!grown)
+                return -ENOMEM;
+        p->objects[kind] = grown;
+        p->objects[kind][p->n_objects[kind]++] = TAKE_PTR(o);
+        return 0;
+}
+
+static int open_folder(const char *path, DIR **ret) {
+        *ret = opendir(path);
+        if (!*ret)
+                return errno == ENOENT ? 0 : -errno;
+        return 0;
+}
+
+static int scan_kind(Policy *p, PolicyKind kind, const char *root, const char *tree) {
+        _cleanup_free_ char *path = NULL;
+        _cleanup_dir_ DIR *d = NULL;
+        int r;
+
+        path = text_format("%s%s/policy/%s", root, tree, kinds[kind].folder);
+        if (!path)
+                return -ENOMEM;
+
+        r = open_folder(path, &d);
+        if (r < 0 || !d)
+                return r;
+
+        for (;;) {
+                struct dirent *de;
+
+                errno = 0;
+                de = readdir(d);
+                if (!de)
+                        return -errno;
+
+                r = add_file(p, kind, path, de->d_name);
+                if (r < 0)
+                        return r;
+        }
+}
+
+/* A folder that is no kind would be ignored silently: say so. */
+static int scan_stray(Policy *p, const char *root, const char *tree) {
+        _cleanup_free_ char *path = NULL;
+        _cleanup_dir_ DIR *d = NULL;
+        struct dirent *de;
+        int r;
+
+        path = text_format("%s%s/policy", root, tree);
+        if (!path)
+                return -ENOMEM;
+
+        r = open_folder(path, &d);
+        if (r < 0 || !d)
+                return r;
+
+        while ((de = readdir(d))) {
+                _cleanup_free_ char *full = NULL;
+                size_t k;
+
+                if (de->d_name[0] == '.' || strcmp(de->d_name, "schema") == 0)
+                        continue;
+                for (k = 0; k < _POLICY_KINDS; k++)
+                        if (strcmp(kinds[k].folder, de->d_name) == 0)
+                                break;
+                if (k < _POLICY_KINDS)
+                        continue;
+
+                full = text_format("%s/%s", path, de->d_name);
+                if (!full)
+                        return -ENOMEM;
+                add_finding(p, full, "", "is no kind of policy: egress, credentials, harness, workflows or providers");
+        }
+
+        return 0;
+}
+
+/* Drops what is masked, sorts, and lists the names. */
+static int settle_kind(Policy *p, PolicyKind kind) {
+        size_t n = 0;
+
+        for (size_t i = 0; i < p->n_objects[kind]; i++) {
+                PolicyObject *o = p->objects[kind][i];
+
+                if (o->document || o->reason)
+                        p->objects[kind][n++] = o;
+                else
+                        policy_object_free(o);
+        }
+        p->n_objects[kind] = n;
+        if (n == 0)
+                return 0;
+
+        qsort(p->objects[kind], n, sizeof(*p->objects[kind]), compare_objects);
+
+        p->names[kind] = calloc(n, sizeof(*p->names[kind]));
+        if (!p->names[kind])
+                return -ENOMEM;
+        for (size_t i = 0; i < n; i++)
+                p->names[kind][i] = p->objects[kind][i]->name;
+        return 0;
+}
+
+static int load_kind(Policy *p, PolicyKind kind, const char *root) {
+        int r;
+
+        for (size_t t = 0; t < ELEMENTSOF(trees); t++) {
+                r = scan_kind(p, kind, root, trees[t]);
+                if (r < 0)
+                        return r;
+        }
+
+        for (size_t i = 0; i < p->n_objects[kind]; i++)
+                read_object(p, p->objects[kind][i]);
+        if (p->out_of_memory)
+                return -ENOMEM;
+
+        r = settle_kind(p, kind);
+        if (r < 0)
+                return r;
+
+        for (size_t i = 0; i < p->n_objects[kind]; i++)
+                if (p->objects[kind][i]->document)
+                        kinds[kind].check(p, p->objects[kind][i]);
+
+        return p->out_of_memory ? -ENOMEM : 0;
+}
+
+/* host.json and authority.json. */
+static int load_single(Policy *p, const char *root, const char *name, PolicyObject **ret) {
+        for (size_t t = 0; t < ELEMENTSOF(trees); t++) {
+                _cleanup_(policy_object_freep) PolicyObject *o = NULL;
+                _cleanup_free_ char *path = NULL;
+                int r;
+
+                path = text_format("%s%s/%s.json", root, trees[t], name);
+                if (!path)
+                        return -ENOMEM;
+                if (access(path, F_OK) < 0 && errno == ENOENT)
+                        continue;
+
+                r = policy_object_new(&o, NULL, name, path);
+                if (r < 0)
+                        return r;
+
+                read_object(p, o);
+                if (p->out_of_memory)
+                        return -ENOMEM;
+                if (o->document || o->reason)
+                        *ret = TAKE_PTR(o);
+                return 0;
+        }
+
+        return 0;
+}
+
+/* ---- the set ---- */
+
+static int digest_set(Policy *p) {
+        _cleanup_json_ json_t *all = NULL;
+
+        all = json_object();
+        if (!all)
+                return -ENOMEM;
+
+        for (size_t k = 0; k < _POLICY_KINDS; k++)
+                for (size_t i = 0; i < p->n_objects[k]; i++) {
+                        PolicyObject *o = p->objects[k][i];
+
+                        if (!o->reason && json_object_set(all, o->label, o->document) < 0)
+                                return -ENOMEM;
+                }
+        if (p->host_file && !p->host_file->reason && json_object_set(all, p->host_file->label, p->host_file->document) < 0)
+                return -ENOMEM;
+        if (p->authority && !p->authority->reason && json_object_set(all, p->authority->label, p->authority->document) < 0)
+                return -ENOMEM;
+
+        return json_digest(all, p->digest);
+}
+
+static int compare_findings(const void *a, const void *b) {
+        const PolicyFinding *x = a, *y = b;
+        int c;
+
+        c = strcmp(x->file, y->file);
+        return c != 0 ? c : strcmp(x->pointer, y->pointer);
+}
+
+int policy_load(Policy **ret, const char *root, PolicyFinding **ret_findings, size_t *ret_n_findings) {
+        _cleanup_(policy_freep) Policy *p = NULL;
+        int r;
+
+        p = calloc(1, sizeof(*p));
+        if (!p)
+                return -ENOMEM;
+
+        p->empty_array = json_array();
+        if (!p->empty_array)
+                return -ENOMEM;
+        p->host = (HostConfig) {
+                .accel = "auto",
+                .resolvers = p->empty_array,
+                .networks = p->empty_array,
+                .max_runs = 3,
+        };
+
+        for (size_t t = 0; t < ELEMENTSOF(trees); t++) {
+                r = scan_stray(p, root, trees[t]);
+                if (r < 0)
+                        return r;
+        }
+
+        for (PolicyKind k = 0; k < _POLICY_KINDS; k++) {
+                r = load_kind(p, k, root);
+                if (r < 0)
+                        return r;
+        }
+
+        r = load_single(p, root, "host", &p->host_file);
+        if (r < 0)
+                return r;
+        if (p->host_file && p->host_file->document)
+                policy_check_host(p, p->host_file);
+
+        r = load_single(p, root, "authority", &p->authority);
+        if (r < 0)
+                return r;
+        if (p->authority && p->authority->document)
+                policy_check_authority(p, p->authority);
+
+        r = p->out_of_memory ? -ENOMEM : digest_set(p);
+        if (r < 0)
+                return r;
+
+        if (p->n_findings > 0)
+                qsort(p->findings, p->n_findings, sizeof(*p->findings), compare_findings);
+        if (ret_findings) {
+                *ret_findings = TAKE_PTR(p->findings);
+                *ret_n_findings = p->n_findings;
+                p->n_findings = 0;
+        }
+
+        *ret = TAKE_PTR(p);
+        return 0;
+}
+
+Policy *policy_free(Policy *p) {
+        if (!p)
+                return NULL;
+
+        for (size_t k = 0; k < _POLICY_KINDS; k++) {
+                for (size_t i = 0; i < p->n_objects[k]; i++)
+                        policy_object_free(p->objects[k][i]);
+                free(p->objects[k]);
+                free(p->names[k]);
+        }
+        policy_object_free(p->host_file);
+        policy_object_free(p->authority);
+        json_unref(p->empty_array);
+        policy_findings_free(p->findings, p->n_findings);
+        free(p);
+        return NULL;
+}
+
+/* ---- asking ---- */
+
+static const PolicyObject *find_usable(const Policy *p, PolicyKind kind, const char *name, const char *missing,
+                                       const char **ret_reason) {
+        const PolicyObject *o;
+        const char *reason;
+
+        o = name ? policy_object_find(p, kind, name) : NULL;
+        reason = o ? o->reason : missing;
+        if (ret_reason)
+                *ret_reason = reason;
+        return reason ? NULL : o;
+}
+
+const PolicyWorkflow *policy_find_workflow(const Policy *p, const char *name, const char **ret_reason) {
+        const PolicyObject *o = find_usable(p, POLICY_WORKFLOWS, name, "no workflow of that name", ret_reason);
+
+        return o ? &o->workflow : NULL;
+}
+
+const EgressPolicy *policy_find_egress(const Policy *p, const char *name, const char **ret_reason) {
+        const PolicyObject *o = find_usable(p, POLICY_EGRESS, name, "no egress policy of that name", ret_reason);
+
+        return o ? o->egress : NULL;
+}
+
+const PolicyCredential *policy_find_credential(const Policy *p, const char *name, const char **ret_reason) {
+        const PolicyObject *o = find_usable(p, POLICY_CREDENTIALS, name, "no credential of that name", ret_reason);
+
+        return o ? &o->credential : NULL;
+}
+
+const json_t *policy_find_harness(const Policy *p, const char *name, const char **ret_reason) {
+        const PolicyObject *o = find_usable(p, POLICY_HARNESS, name, "no harness of that name", ret_reason);
+
+        return o ? o->document : NULL;
+}
+
+const json_t *policy_find_provider(const Policy *p, const char *name, const char **ret_reason) {
+        const PolicyObject *o = find_usable(p, POLICY_PROVIDERS, name, "no provider of that name", ret_reason);
+
+        return o ? o->document : NULL;
+}
+
+size_t policy_list(const Policy *p, const char *kind, const char *const **ret_names) {
+        for (size_t k = 0; k < _POLICY_KINDS; k++)
+                if (strcmp(kinds[k].folder, kind) == 0) {
+                        *ret_names = p->names[k];
+                        return p->n_objects[k];
+                }
+
+        *ret_names = NULL;
+        return 0;
+}
+
+const json_t *policy_authority(const Policy *p) {
+        return p->authority && !p->authority->reason ? p->authority->document : NULL;
+}
+
+const char *policy_digest(const Policy *p) {
+        return p->digest;
+}
+
+const HostConfig *policy_host(const Policy *p) {
+        return &p->host;
+}

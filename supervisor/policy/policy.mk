@@ -1,0 +1,12 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+LIB_SRCS += supervisor/policy/policy-load.c \
+            supervisor/policy/policy-node.c \
+            supervisor/policy/policy-units.c \
+            supervisor/policy/policy-egress.c \
+            supervisor/policy/policy-egress-decide.c \
+            supervisor/policy/policy-credential.c \
+            supervisor/policy/policy-provider.c \
+            supervisor/policy/policy-harness.c \
+            supervisor/policy/policy-workflow.c \
+            supervisor/policy/policy-host.c
+UNIT_TESTS += test-policy-egress test-policy-load

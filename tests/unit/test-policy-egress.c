@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "policy-tree.h"
+
+/* Loads one policy, ' for ". */
+static const EgressPolicy *load(Tree *t, const char *text) {
+        const EgressPolicy *e;
+        char copy[4096];
+
+        (void) snprintf(copy, sizeof(copy), "%s", text);
+        for (char *p = copy; (p = strchr(p, '\'')); p++)
+                *p = '"';
+        tree_put(t, "etc/anchorhold/policy/egress/x.json", copy);
+        tree_load(t);
+        tree_print(t);
+        e = policy_find_egress(t->policy, "x", NULL);
+        assert_non_null(e);
+        return e;
+}
+
+static void expect(const EgressPolicy *e, const char *name, uint16_t port, const char *method, const char *path,
+                   EgressVerdict verdict, const char *rule, const char *reason) {
+        char full[64] = "default";
+        EgressDecision d;
+
+        egress_policy_decide(e, name, port, method, path, &d);
+        if (*rule)
+                (void) snprintf(full, sizeof(full), "egress/x.json#/%s", rule);
+        assert_string_equal(d.reason, reason);
+        assert_string_equal(d.rule, full);
+        assert_int_equal(d.verdict, verdict);
+}
+
+static int setup(void **state) {
+        static Tree t;
+
+        tree_new(&t);
+        *state = &t;
+        return 0;
+}
+
+static int teardown(void **state) {
+        tree_free(*state);
+        return 0;
+}
+
+static void test_normalise(void **state) {
+        static const char *const bad[] = {
+                "", ".", "a..b", ".a", "a.", "-a.b", "a-.b", "a_b.c", "a b.c", "\xc3\xa9.org", "1.2.3.4", "127.1", "0x7f000001",
+                "2130706433", "[::1]", "::1", "a.b..", "a.0x1f", "a.123.",
+        };
+        char name[254], label[65], big[300];
+
+        assert_int_equal(egress_normalise_name("Api.Example.ORG.", name), 0);
+        assert_string_equal(name, "api.example.org");
+        assert_int_equal(egress_normalise_name("a.", name), 0);
+        assert_int_equal(egress_normalise_name("1and1.1a", name), 0);
+        assert_int_equal(egress_normalise_name("0xg.org", name), 0);
+        assert_int_equal(egress_normalise_name("xn--bcher-kva.example", name), 0);
+        for (size_t i = 0; i < ELEMENTSOF(bad); i++)
+                if (strcmp(bad[i], "a.") != 0)
+                        assert_int_equal(egress_normalise_name(bad[i], name), -EINVAL);
+
+        memset(label, 'a', 64);
+        label[64] = '\0';
+        assert_int_equal(egress_normalise_name(label, name), -EINVAL);
+        label[63] = '\0';
+        assert_int_equal(egress_normalise_name(label, name), 0);
+
+        (void) snprintf(big, sizeof(big), "%s.%s.%s.%.61s", label, label, label, label);
+        assert_int_equal(strlen(big), 253);
+        assert_int_equal(egress_normalise_name(big, name), 0);
+        strcat(big, "a");
+        assert_int_equal(egress_normalise_name(big, name), -EINVAL);
+}
+
+static void test_names_and_ports(void **state) {
+        const EgressPolicy *e = load(*state,
+                "{'allow': [{'name': 'a.example.org', 'ports': [443, 80, {'port': 22, 'protocol': 'raw'}]},"
+                "           {'name': '*.example.net', 'ports': [443], 'tls': 'inspect', 'max_names': 7}]}");
+        const char *const *inspected;
+        const char *rule, *pattern;
+        EgressDecision d;
+
+        expect(e, "a.example.org", 443, NULL, NULL, EGRESS_PASS, "allow/0", "allowed");
+        expect(e, "A.Example.Org.", 443, NULL, NULL, EGRESS_PASS, "allow/0", "allowed");
+        expect(e, "a.example.org", 8080, NULL, NULL, EGRESS_DENY, "allow/0", "port");
+        expect(e, "b.example.org", 443, NULL, NULL, EGRESS_DENY, "", "no-rule");
+        expect(e, "x.a.example.org", 443, NULL, NULL, EGRESS_DENY, "", "no-rule");
+        expect(e, "192.0.2.1", 443, NULL, NULL, EGRESS_DENY, "", "no-rule");
+
+        expect(e, "x.example.net", 443, NULL, NULL, EGRESS_INSPECT, "allow/1", "allowed");
+        expect(e, "y.x.example.net", 443, NULL, NULL, EGRESS_INSPECT, "allow/1", "allowed");
+        expect(e, "example.net", 443, NULL, NULL, EGRESS_DENY, "", "no-rule");
+        expect(e, "badexample.net", 443, NULL, NULL, EGRESS_DENY, "", "no-rule");
+
+        egress_policy_decide(e, "a.example.org", 22, NULL, NULL, &d);
+        assert_int_equal(d.protocol, EGRESS_RAW);
+        egress_policy_decide(e, "a.example.org", 80, NULL, NULL, &d);
+        assert_int_equal(d.protocol, EGRESS_HTTP);
+        egress_policy_decide(e, "a.example.org", 443, NULL, NULL, &d);
+        assert_int_equal(d.protocol, EGRESS_TLS);
+
+        assert_true(egress_policy_knows(e, "a.example.org", &rule));
+        assert_string_equal(rule, "egress/x.json#/allow/0");
+        assert_false(egress_policy_knows(e, "example.net", &rule));
+        assert_string_equal(rule, "default");
+
+        assert_int_equal(egress_policy_name_budget(e, "x.example.net", &pattern), 7);
+        assert_string_equal(pattern, "*.example.net");
+        assert_int_equal(egress_policy_name_budget(e, "a.example.org", NULL), 0);
+
+        assert_int_equal(egress_policy_inspected(e, &inspected), 1);
+        assert_string_equal(inspected[0], "*.example.net");
+}
+
+/* An exact name narrows what a wildcard gave; denials win at equal or greater specificity. */
+static void test_precedence(void **state) {
+        const EgressPolicy *e = load(*state,
+                "{'allow': [{'name': '*.example.org', 'ports': [443, 80]},"
+                "           {'name': 'git.example.org', 'ports': [443]},"
+                "           {'name': '*.deep.example.org', 'ports': [80]},"
+                "           {'name': 'ok.bad.example.org', 'ports': [443]},"
+                "           {'name': 'both.example.org', 'ports': [443]}],"
+                " 'deny': [{'name': '*.bad.example.org'},"
+                "          {'name': 'both.example.org'},"
+                "          {'name': 'web.example.org', 'ports': [80]},"
+                "          {'name': 'lonely.example.com'}]}");
+        const char *rule;
+
+        expect(e, "x.example.org", 80, NULL, NULL, EGRESS_PASS, "allow/0", "allowed");
+        expect(e, "git.example.org", 443, NULL, NULL, EGRESS_PASS, "allow/1", "allowed");
+        expect(e, "git.example.org", 80, NULL, NULL, EGRESS_DENY, "allow/1", "port");
+        expect(e, "a.deep.example.org", 443, NULL, NULL, EGRESS_DENY, "allow/2", "port");
+        expect(e, "a.deep.example.org", 80, NULL, NULL, EGRESS_PASS, "allow/2", "allowed");
+        expect(e, "x.bad.example.org", 443, NULL, NULL, EGRESS_DENY, "deny/0", "denied-by-rule");
+        expect(e, "ok.bad.example.org", 443, NULL, NULL, EGRESS_PASS, "allow/3", "allowed");
+        expect(e, "both.example.org", 443, NULL, NULL, EGRESS_DENY, "deny/1", "denied-by-rule");
+        expect(e, "web.example.org", 80, NULL, NULL, EGRESS_DENY, "deny/2", "denied-by-rule");
+        expect(e, "web.example.org", 443, NULL, NULL, EGRESS_PASS, "allow/0", "allowed");
+        expect(e, "lonely.example.com", 443, NULL, NULL, EGRESS_DENY, "deny/3", "denied-by-rule");
+
+        assert_false(egress_policy_knows(e, "x.bad.example.org", &rule));
+        assert_string_equal(rule, "egress/x.json#/deny/0");
+        assert_false(egress_policy_knows(e, "lonely.example.com", &rule));
+        assert_string_equal(rule, "egress/x.json#/deny/3");
+        assert_true(egress_policy_knows(e, "web.example.org", &rule));
+}
+
+static void test_requests(void **state) {
+        const EgressPolicy *e = load(*state,
+                "{'allow': [{'name': 'api.example.org', 'ports': [443], 'methods': ['GET', 'POST'], 'paths': ['/v1', '/v2/']},"
+                "           {'name': 'open.example.org', 'ports': [443, 80]},"
+                "           {'name': 'api.example.org', 'ports': [443], 'methods': ['DELETE'], 'paths': ['/v1/drafts/']}],"
+                " 'deny': [{'name': 'open.example.org', 'paths': ['/admin']},"
+                "          {'name': 'api.example.org', 'paths': ['/v1/drafts']},"
+                "          {'name': 'api.example.org', 'methods': ['POST'], 'paths': ['/v2/']}]}");
+        static const char *const odd[] = {
+                "/v1/../admin", "/v1/./x", "/v1//x", "/v1/..", "/v1/%2e%2e/x", "/v1/%2E./x", "/v1/%61", "/v1/%2f", "/v1/%5c",
+                "/v1/\\..", "/v1/%", "/v1/%zz", "/v1/..;a/x", "v1", "", "/v1/a b", "/v1/%00", "/v1/%25", "/v1/#",
+        };
+        const char *const *inspected;
+
+        expect(e, "api.example.org", 443, NULL, NULL, EGRESS_INSPECT, "allow/0", "allowed");
+        expect(e, "api.example.org", 443, "GET", "/v1", EGRESS_INSPECT, "allow/0", "allowed");
+        expect(e, "api.example.org", 443, "GET", "/v1?q=//../", EGRESS_INSPECT, "allow/0", "allowed");
+        expect(e, "api.example.org", 443, "POST", "/v1/messages?beta=true", EGRESS_INSPECT, "allow/0", "allowed");
+        expect(e, "api.example.org", 443, "GET", "/v1/%20%C3%A9", EGRESS_INSPECT, "allow/0", "allowed");
+        expect(e, "api.example.org", 443, "GET", "/v1x", EGRESS_DENY, "allow/0", "path");
+        expect(e, "api.example.org", 443, "GET", "/v2", EGRESS_DENY, "allow/0", "path");
+        expect(e, "api.example.org", 443, "GET", "/v2/x", EGRESS_INSPECT, "allow/0", "allowed");
+        expect(e, "api.example.org", 443, "POST", "/v2/x", EGRESS_DENY, "deny/2", "denied-by-rule");
+        expect(e, "api.example.org", 443, "PUT", "/v1/x", EGRESS_DENY, "allow/0", "method");
+
+        /* the longer path wins, the denial at equal length */
+        expect(e, "api.example.org", 443, "GET", "/v1/drafts", EGRESS_DENY, "deny/1", "denied-by-rule");
+        expect(e, "api.example.org", 443, "GET", "/v1/drafts/1", EGRESS_DENY, "deny/1", "denied-by-rule");
+        expect(e, "api.example.org", 443, "DELETE", "/v1/drafts/1", EGRESS_INSPECT, "allow/2", "allowed");
+
+        for (size_t i = 0; i < ELEMENTSOF(odd); i++) {
+                EgressDecision d;
+
+                egress_policy_decide(e, "api.example.org", 443, "GET", odd[i], &d);
+                assert_int_equal(d.verdict, EGRESS_DENY);
+                egress_policy_decide(e, "open.example.org", 443, "GET", odd[i], &d);
+                assert_int_equal(d.verdict, EGRESS_DENY);
+        }
+
+        /* a denial by path needs eyes, also where the permission passes */
+        expect(e, "open.example.org", 443, NULL, NULL, EGRESS_INSPECT, "allow/1", "allowed");
+        expect(e, "open.example.org", 80, NULL, NULL, EGRESS_PASS, "allow/1", "allowed");
+        expect(e, "open.example.org", 80, "GET", "/admin/x", EGRESS_DENY, "deny/0", "denied-by-rule");
+        expect(e, "open.example.org", 80, "GET", "/administrator", EGRESS_PASS, "allow/1", "allowed");
+
+        assert_int_equal(egress_policy_inspected(e, &inspected), 2);
+        assert_string_equal(inspected[0], "api.example.org");
+        assert_string_equal(inspected[1], "open.example.org");
+}
+
+static void test_path_matches(void **state) {
+        json_t *prefixes = json_pack("[s,s]", "/v1/", "/exact");
+
+        assert_true(policy_path_matches(NULL, "//anything"));
+        assert_true(policy_path_matches(prefixes, "/v1/messages?x=1"));
+        assert_true(policy_path_matches(prefixes, "/exact"));
+        assert_true(policy_path_matches(prefixes, "/exact/y"));
+        assert_false(policy_path_matches(prefixes, "/exactly"));
+        assert_false(policy_path_matches(prefixes, "/v1"));
+        assert_false(policy_path_matches(prefixes, "/v1/../v2"));
+        json_decref(prefixes);
+}
+
+static void test_digest(void **state) {
+        char first[65];
+
+        strcpy(first, egress_policy_digest(load(*state, "{'allow': [{'name': 'a.example.org', 'ports': [443], 'paths': ['/x']}]}")));
+        assert_string_equal(first, egress_policy_digest(load(*state,
+                "{'description': 'x', 'deny': [], 'allow': [{'ports': [{'port': 443, 'protocol': 'tls'}], 'tls': 'inspect',"
+                " 'paths': ['/x'], 'name': 'a.example.org'}]}")));
+        assert_string_not_equal(first, egress_policy_digest(load(*state,
+                "{'allow': [{'name': 'a.example.org', 'ports': [443]}]}")));
+}
+
+int main(void) {
+        const struct CMUnitTest tests[] = {
+                cmocka_unit_test(test_normalise),
+                cmocka_unit_test_setup_teardown(test_names_and_ports, setup, teardown),
+                cmocka_unit_test_setup_teardown(test_precedence, setup, teardown),
+                cmocka_unit_test_setup_teardown(test_requests, setup, teardown),
+                cmocka_unit_test(test_path_matches),
+                cmocka_unit_test_setup_teardown(test_digest, setup, teardown),
+        };
+
+        return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,400 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "policy-tree.h"
+#include "util/json.h"
+
+static int setup(void **state) {
+        static Tree t;
+
+        tree_new(&t);
+        *state = &t;
+        return 0;
+}
+
+static int teardown(void **state) {
+        tree_free(*state);
+        return 0;
+}
+
+static void test_vendor(void **state) {
+        Tree *t = *state;
+        const PolicyWorkflow *w;
+        const PolicyCredential *c;
+        const char *const *names;
+        const char *reason;
+
+        tree_add_vendor(t);
+        tree_load(t);
+        tree_print(t);
+        assert_int_equal(t->n_findings, 0);
+
+        w = policy_find_workflow(t->policy, "code-fix", &reason);
+        assert_non_null(w);
+        assert_null(reason);
+        assert_string_equal(w->template_name, "base");
+        assert_string_equal(w->harness, "pi");
+        assert_string_equal(w->egress, "anthropic");
+        assert_null(w->verify_egress);
+        assert_true(w->repository);
+        assert_int_equal(w->memory_mib, 1024);
+        assert_int_equal(w->disk_mib, 8192);
+        assert_int_equal(w->run_s, 3600);
+        assert_int_equal(w->n_steps, 2);
+        assert_string_equal(w->steps[0].kind, "agent");
+        assert_int_equal(w->steps[0].timeout_s, 1800);
+        assert_string_equal(w->steps[1].cwd, "/work/repo");
+        assert_int_equal(w->steps[1].feedback_rounds, 2);
+        assert_int_equal(w->n_verify, 1);
+        assert_int_equal(strlen(w->digest), 64);
+
+        w = policy_find_workflow(t->policy, "exec", NULL);
+        assert_non_null(w);
+        assert_null(w->harness);
+        assert_null(w->egress);
+        assert_int_equal(json_array_size(w->credentials), 0);
+
+        c = policy_find_credential(t->policy, "anthropic", NULL);
+        assert_non_null(c);
+        assert_string_equal(c->provider, "anthropic");
+        assert_int_equal(c->length, 108);
+
+        assert_int_equal(policy_list(t->policy, "workflows", &names), 3);
+        assert_string_equal(names[0], "code-fix");
+        assert_string_equal(names[2], "exec");
+        assert_int_equal(policy_list(t->policy, "nothing", &names), 0);
+
+        assert_non_null(policy_authority(t->policy));
+        assert_non_null(policy_find_harness(t->policy, "pi", NULL));
+        assert_non_null(policy_find_provider(t->policy, "anthropic", NULL));
+        assert_null(policy_find_workflow(t->policy, "nothing", &reason));
+        assert_string_equal(reason, "no workflow of that name");
+        assert_null(policy_find_workflow(t->policy, NULL, &reason));
+}
+
+static void test_empty(void **state) {
+        Tree *t = *state;
+
+        tree_load(t);
+        assert_int_equal(t->n_findings, 0);
+        assert_string_equal(policy_host(t->policy)->accel, "auto");
+        assert_null(policy_authority(t->policy));
+        assert_int_equal(policy_load(&t->policy, "/dev/null", NULL, NULL), -ENOTDIR);
+}
+
+/* The operator's file replaces the vendor's of that name, as a whole; an empty one masks it. */
+static void test_override(void **state) {
+        Tree *t = *state;
+        char digest[65], set[65];
+        const char *reason;
+
+        tree_add_vendor(t);
+        tree_load(t);
+        strcpy(digest, policy_find_workflow(t->policy, "code-fix", NULL)->digest);
+        strcpy(set, policy_digest(t->policy));
+
+        /* a description changes nothing but the set's own digest */
+        tree_put(t, "etc/anchorhold/policy/egress/anthropic.json",
+                 "{\"description\": \"ours\", \"allow\": [{\"name\": \"api.anthropic.com\", \"ports\": [443], \"tls\": \"inspect\"}]}");
+        tree_load(t);
+        assert_int_equal(t->n_findings, 0);
+        assert_string_equal(digest, policy_find_workflow(t->policy, "code-fix", NULL)->digest);
+        assert_string_not_equal(set, policy_digest(t->policy));
+
+        tree_put(t, "etc/anchorhold/policy/egress/anthropic.json",
+                 "{\"allow\": [{\"name\": \"api.anthropic.com\", \"ports\": [443], \"tls\": \"inspect\"},"
+                 "             {\"name\": \"git.example.org\", \"ports\": [443]}]}");
+        tree_load(t);
+        assert_int_equal(t->n_findings, 0);
+        assert_string_not_equal(digest, policy_find_workflow(t->policy, "code-fix", NULL)->digest);
+        assert_true(egress_policy_knows(policy_find_egress(t->policy, "anthropic", NULL), "git.example.org", NULL));
+
+        tree_put(t, "etc/anchorhold/policy/workflows/exec.json", "");
+        tree_put(t, "etc/anchorhold/policy/workflows/.hidden.json", "{");
+        tree_put(t, "etc/anchorhold/policy/workflows/exec.json.orig", "{");
+        tree_put(t, "etc/anchorhold/host.json", "{\"accel\": \"tcg\", \"networks\": [\"203.0.113.0/24\"]}");
+        tree_load(t);
+        assert_int_equal(t->n_findings, 0);
+        assert_null(policy_find_workflow(t->policy, "exec", NULL));
+        assert_string_equal(policy_host(t->policy)->accel, "tcg");
+        assert_int_equal(policy_host(t->policy)->max_runs, 3);
+        assert_int_equal(json_array_size(policy_host(t->policy)->networks), 1);
+
+        /* one bad file takes along what names it, and nothing else; the finding is there once */
+        tree_put(t, "etc/anchorhold/policy/providers/anthropic.json", "{");
+        tree_load(t);
+        assert_int_equal(t->n_findings, 1);
+        assert_non_null(tree_finding(t, "/etc/anchorhold/policy/providers/anthropic.json", ""));
+        assert_null(policy_find_workflow(t->policy, "code-fix", &reason));
+        assert_non_null(strstr(reason, "providers/anthropic.json: line 1"));
+        assert_null(policy_find_credential(t->policy, "anthropic", &reason));
+        assert_non_null(policy_find_egress(t->policy, "anthropic", NULL));
+}
+
+typedef struct Case {
+        const char *file;     /* below the policy folder, or host.json, authority.json */
+        const char *text;     /* with ' for " */
+        const char *pointer;
+        const char *reason;   /* a part of it */
+} Case;
+
+#define RULE(s) "{'allow': [{" s "}]}"
+#define CREDENTIAL(sentinel, rest) "{'sentinel': {" sentinel "}, 'hosts': ['a.example.org'], 'ports': [443], " rest "}"
+#define FLOW(rest) "{'template': 'base', 'repository': true, " rest "}"
+#define CHECK "{'name': 'c', 'kind': 'check', 'argv': ['make'], 'timeout': '1min'}"
+#define AGENT "{'name': 'a', 'kind': 'agent', 'timeout': '1min'}"
+
+static const Case cases[] = {
+        { "egress/x.json", "[]", "", "must be an object" },
+        { "egress/x.json", "{'allow': [], 'allow': []}", "", "duplicate" },
+        { "egress/x.json", "{} {}", "", "line 1" },
+        { "egress/Bad.json", "{}", "", "the file's name" },
+        { "things/x.json", "{}", NULL, "is no kind of policy" },
+        { "egress/x.json", "{'alow': []}", "/alow", "unknown key" },
+        { "egress/x.json", "{'a/b~c': 1}", "/a~1b~0c", "unknown key" },
+        { "egress/x.json", "{'allow': {}}", "/allow", "must be an array" },
+        { "egress/x.json", "{'allow': [1]}", "/allow/0", "must be an object" },
+        { "egress/x.json", RULE("'ports': [443]"), "/allow/0/name", "is missing" },
+        { "egress/x.json", RULE("'name': 'a.example.org'"), "/allow/0/ports", "is missing" },
+        { "egress/x.json", RULE("'name': 'A.example.org', 'ports': [443]"), "/allow/0/name", "lower case" },
+        { "egress/x.json", RULE("'name': '192.0.2.1', 'ports': [443]"), "/allow/0/name", "not an address" },
+        { "egress/x.json", RULE("'name': '*.com', 'ports': [443]"), "/allow/0/name", "public suffix" },
+        { "egress/x.json", RULE("'name': '*.co.uk', 'ports': [443]"), "/allow/0/name", "public suffix" },
+        { "egress/x.json", RULE("'name': '*.internal', 'ports': [443]"), "/allow/0/name", "public suffix" },
+        { "egress/x.json", RULE("'name': '*', 'ports': [443]"), "/allow/0/name", "wildcard" },
+        { "egress/x.json", RULE("'name': 'a.*.org', 'ports': [443]"), "/allow/0/name", "must be a host name" },
+        { "egress/x.json", RULE("'name': 'a.example.org', 'ports': []"), "/allow/0/ports", "between 1 and" },
+        { "egress/x.json", RULE("'name': 'a.example.org', 'ports': [0]"), "/allow/0/ports/0", "between 1 and 65535" },
+        { "egress/x.json", RULE("'name': 'a.example.org', 'ports': [443, 443]"), "/allow/0/ports/1", "twice" },
+        { "egress/x.json", RULE("'name': 'a.example.org', 'ports': [8443]"), "/allow/0/ports/0", "what the port carries" },
+        { "egress/x.json", RULE("'name': 'a.example.org', 'ports': [{'port': 22, 'protocol': 'ssh'}]"),
+          "/allow/0/ports/0/protocol", "must be \"tls\", \"http\" or \"raw\"" },
+        { "egress/x.json", RULE("'name': 'a.example.org', 'ports': [443], 'tls': 'maybe'"), "/allow/0/tls", "must be" },
+        { "egress/x.json", RULE("'name': 'a.example.org', 'ports': [443], 'tls': 'pass', 'paths': ['/x']"),
+          "/allow/0/tls", "only be seen inside inspected TLS" },
+        { "egress/x.json", RULE("'name': 'a.example.org', 'ports': [80], 'tls': 'pass'"), "/allow/0/tls", "carries TLS" },
+        { "egress/x.json", RULE("'name': 'a.example.org', 'ports': [{'port': 22, 'protocol': 'raw'}], 'methods': ['GET']"),
+          "/allow/0/methods", "cannot be seen" },
+        { "egress/x.json", RULE("'name': 'a.example.org', 'ports': [443], 'methods': ['get']"),
+          "/allow/0/methods/0", "capital" },
+        { "egress/x.json", RULE("'name': 'a.example.org', 'ports': [443], 'paths': ['/a/../b']"),
+          "/allow/0/paths/0", "dot segments" },
+        { "egress/x.json", RULE("'name': 'a.example.org', 'ports': [443], 'max_names': 2"),
+          "/allow/0/max_names", "only a wildcard" },
+        { "egress/x.json", "{'allow': [{'name': 'a.example.org', 'ports': [443]},"
+                           "           {'name': 'a.example.org', 'ports': [443], 'tls': 'inspect'}]}",
+          "/allow/1", "allow/0 passes TLS" },
+        { "egress/x.json", "{'deny': [{'name': 'a.example.org', 'tls': 'pass'}]}", "/deny/0/tls", "unknown key" },
+
+        { "providers/x.json", "{'api': 'X', 'hosts': [], 'calls': [], 'usage': {}, 'prices_version': 1, 'prices': {'m': {'input': -1, 'output': 1}}}",
+          "/prices/m/input", "between 0 and" },
+        { "providers/x.json", "{'usage': {'model': ['usage']}}", "/usage/model/0", "JSON pointer" },
+        { "providers/x.json", "{'calls': [{'method': 'POST'}]}", "/calls/0/path", "is missing" },
+
+        { "credentials/x.json", CREDENTIAL("'alphabet': 'alnum', 'length': 40", "'places': [{'bearer': true}], 'provider': 'nobody'"),
+          "/provider", "there is no provider \"nobody\"" },
+        { "credentials/x.json", CREDENTIAL("'prefix': 'sk-', 'alphabet': 'alnum', 'length': 20", "'places': [{'bearer': true}]"),
+          "/sentinel/length", "128 random bits" },
+        { "credentials/x.json", CREDENTIAL("'prefix': 'a b', 'alphabet': 'alnum', 'length': 99", "'places': [{'bearer': true}]"),
+          "/sentinel/prefix", "letters" },
+        { "credentials/x.json", CREDENTIAL("'alphabet': 'runes', 'length': 40", "'places': [{'bearer': true}]"),
+          "/sentinel/alphabet", "must be \"hex\"" },
+        { "credentials/x.json", CREDENTIAL("'alphabet': 'hex', 'length': 40", "'places': []"), "/places", "between 1 and" },
+        { "credentials/x.json", CREDENTIAL("'alphabet': 'hex', 'length': 40", "'places': [{'bearer': false}]"),
+          "/places/0/bearer", "must be true" },
+        { "credentials/x.json", CREDENTIAL("'alphabet': 'hex', 'length': 40", "'places': [{'query': 'key'}]"),
+          "/places/0/query", "unknown key" },
+        { "credentials/x.json", CREDENTIAL("'alphabet': 'hex', 'length': 40", "'places': [{'header': 'Host'}]"),
+          "/places/0/header", "lower case" },
+        { "credentials/x.json", CREDENTIAL("'alphabet': 'hex', 'length': 40", "'places': [{'header': 'host'}]"),
+          "/places/0/header", "routes" },
+
+        { "harness/x.json", "{'argv': ['x'], 'output': 'text'}", "/argv", "{task}" },
+        { "harness/x.json", "{'argv': ['x', '{task}'], 'output': 'text', 'env': {'1A': 'x'}}", "/env/1A", "no name for" },
+        { "harness/x.json", "{'argv': ['x', '{task}'], 'output': 'text', 'env': {'A': {'sentinel': 'nobody'}}}",
+          "/env/A/sentinel", "there is no credential" },
+        { "harness/x.json", "{'argv': ['x', '{task}'], 'output': 'text', 'files': [{'path': 'x', 'content': ''}]}",
+          "/files/0/path", "absolute" },
+        { "harness/x.json", "{'argv': ['x', '{task}'], 'output': 'loud'}", "/output", "must be" },
+
+        { "workflows/x.json", "{'repository': true, 'steps': [" CHECK "]}", "/template", "is missing" },
+        { "workflows/x.json", "{'template': '../x', 'repository': true, 'steps': [" CHECK "]}", "/template", "name of a template" },
+        { "workflows/x.json", FLOW("'steps': []"), "/steps", "between 1 and" },
+        { "workflows/x.json", FLOW("'harness': 'nobody', 'steps': [" CHECK "]"), "/harness", "there is no harness" },
+        { "workflows/x.json", FLOW("'egress': 'nowhere', 'steps': [" CHECK "]"), "/egress", "there is no egress policy" },
+        { "workflows/x.json", FLOW("'egress': 'anthropic', 'credentials': ['nobody'], 'steps': [" CHECK "]"),
+          "/credentials/0", "there is no credential" },
+        { "workflows/x.json", FLOW("'credentials': ['anthropic'], 'steps': [" CHECK "]"), "/credentials/0", "without egress" },
+        { "workflows/x.json", FLOW("'harness': 'pi', 'steps': [" AGENT "]"), "/harness", "needs the credential \"anthropic\"" },
+        { "workflows/x.json", FLOW("'steps': [" AGENT "]"), "/steps/0/kind", "name a harness" },
+        { "workflows/x.json", FLOW("'steps': [" CHECK ", " CHECK "]"), "/steps/1/name", "another step" },
+        { "workflows/x.json", FLOW("'steps': [{'name': 'c', 'kind': 'check', 'timeout': '1min'}]"), "/steps/0/argv", "is missing" },
+        { "workflows/x.json", FLOW("'steps': [{'name': 'c', 'kind': 'check', 'argv': ['make'], 'timeout': 60}]"),
+          "/steps/0/timeout", "duration with a unit" },
+        { "workflows/x.json", FLOW("'steps': [{'name': 'c', 'kind': 'check', 'argv': ['make'], 'timeout': '8d'}]"),
+          "/steps/0/timeout", "between 1s and 7d" },
+        { "workflows/x.json", FLOW("'steps': [{'name': 'c', 'kind': 'check', 'argv': ['make'], 'timeout': '1min', 'feedback': {'rounds': 1}}]"),
+          "/steps/0/feedback", "no agent step before" },
+        { "workflows/x.json", FLOW("'steps': [{'name': 'c', 'kind': 'check', 'argv': ['make', 1], 'timeout': '1min'}]"),
+          "/steps/0/argv/1", "must be a string" },
+        { "workflows/x.json", FLOW("'steps': [{'name': 'c', 'kind': 'check', 'argv': ['make'], 'timeout': '1min', 'cwd': '/a/../b'}]"),
+          "/steps/0/cwd", "\"..\"" },
+        { "workflows/x.json", FLOW("'limits': {'memory': 512}, 'steps': [" CHECK "]"), "/limits/memory", "size with a unit" },
+        { "workflows/x.json", FLOW("'limits': {'memory': '1M'}, 'steps': [" CHECK "]"), "/limits/memory", "between 128M and 1T" },
+        { "workflows/x.json", FLOW("'limits': {'memory': '200000K'}, 'steps': [" CHECK "]"), "/limits/memory", "whole mebibytes" },
+        { "workflows/x.json", FLOW("'limits': {'vcpus': 2.5}, 'steps': [" CHECK "]"), "/limits/vcpus", "whole number" },
+        { "workflows/x.json", FLOW("'limits': {'cpus': 2}, 'steps': [" CHECK "]"), "/limits/cpus", "unknown key" },
+        { "workflows/x.json", FLOW("'steps': [" CHECK "], 'verify': {'steps': [" AGENT "]}"), "/verify/steps/0/kind", "must be" },
+        { "workflows/x.json", FLOW("'steps': [" CHECK "], 'verify': {'egress': 'nowhere', 'steps': [" CHECK "]}"),
+          "/verify/egress", "there is no egress policy" },
+        { "workflows/x.json", FLOW("'egress': 'anthropic', 'credentials': ['anthropic'], 'steps': [" CHECK "], 'verify': {'steps': ["
+          "{'name': 'c', 'kind': 'check', 'argv': ['make'], 'timeout': '1min', 'env': {'K': {'sentinel': 'anthropic'}}}]}"),
+          "/verify/steps/0/env", "no credential" },
+        { "workflows/x.json", "{'template': 'base', 'repository': false, 'steps': [{'name': 'e', 'kind': 'exec', 'timeout': '1h', 'argv': ['x']}]}",
+          "/steps/0/argv", "the work item says" },
+
+        { "host.json", "{'accel': 'fast'}", "/accel", "must be \"auto\", \"kvm\" or \"tcg\"" },
+        { "host.json", "{'resolvers': ['dns.example.org']}", "/resolvers/0", "address" },
+        { "host.json", "{'networks': ['203.0.113.1/24']}", "/networks/0", "bits set" },
+        { "host.json", "{'networks': ['203.0.113.0/33']}", "/networks/0", "must be a network" },
+        { "host.json", "{'networks': ['0.0.0.0/0']}", "/networks/0", "all addresses" },
+        { "host.json", "{'max_runs': 0}", "/max_runs", "between 1 and" },
+        { "authority.json", "{'submit': {'groups': ['a b']}}", "/submit/groups/0", "name of a group" },
+        { "authority.json", "{'submit': {'users': []}}", "/submit/users", "unknown key" },
+};
+
+static void test_findings(void **state) {
+        for (size_t i = 0; i < ELEMENTSOF(cases); i++) {
+                const Case *c = &cases[i];
+                char path[256], reported[300], text[2048];
+                const char *reason;
+                Tree t;
+
+                tree_new(&t);
+                tree_add_vendor(&t);
+                (void) snprintf(text, sizeof(text), "%s", c->text);
+                for (char *p = text; (p = strchr(p, '\'')); p++)
+                        *p = '"';
+                (void) snprintf(path, sizeof(path), "etc/anchorhold/%s%s", strchr(c->file, '/') ? "policy/" : "", c->file);
+                tree_put(&t, path, text);
+
+                if (c->pointer)
+                        (void) snprintf(reported, sizeof(reported), "/%s", path);
+                else
+                        (void) snprintf(reported, sizeof(reported), "/etc/anchorhold/policy/%.*s",
+                                        (int) strcspn(c->file, "/"), c->file);
+                tree_load(&t);
+                reason = tree_finding(&t, reported, c->pointer ?: "");
+                if (!reason || !strstr(reason, c->reason)) {
+                        tree_print(&t);
+                        fail_msg("case %zu: %s: no finding at %s with \"%s\"", i, c->text, c->pointer, c->reason);
+                }
+
+                assert_null(policy_find_workflow(t.policy, "x", NULL));
+                assert_null(policy_find_egress(t.policy, "x", NULL));
+                assert_string_equal(policy_host(t.policy)->accel, "auto");
+                assert_non_null(policy_find_workflow(t.policy, "code-fix", NULL));
+                tree_free(&t);
+        }
+}
+
+/* Five mistakes, five findings. */
+static void test_all_findings(void **state) {
+        Tree *t = *state;
+
+        tree_add_vendor(t);
+        tree_put(t, "etc/anchorhold/policy/workflows/x.json",
+                 "{\"templte\": \"base\", \"repository\": 1, \"limits\": {\"run\": \"1y\"}, \"harness\": \"none\", \"steps\": 7}");
+        tree_load(t);
+        assert_int_equal(t->n_findings, 6);
+        assert_non_null(tree_finding(t, "/etc/anchorhold/policy/workflows/x.json", "/templte"));
+        assert_non_null(tree_finding(t, "/etc/anchorhold/policy/workflows/x.json", "/template"));
+        assert_non_null(tree_finding(t, "/etc/anchorhold/policy/workflows/x.json", "/repository"));
+        assert_non_null(tree_finding(t, "/etc/anchorhold/policy/workflows/x.json", "/limits/run"));
+        assert_non_null(tree_finding(t, "/etc/anchorhold/policy/workflows/x.json", "/harness"));
+        assert_non_null(tree_finding(t, "/etc/anchorhold/policy/workflows/x.json", "/steps"));
+}
+
+/* A credential is only of use where its host is inspected. */
+static void test_reach(void **state) {
+        Tree *t = *state;
+        static const char file[] = "/etc/anchorhold/policy/workflows/code-fix.json";
+
+        tree_add_vendor(t);
+        tree_copy(t, "policy/workflows/code-fix.json", file + 1);
+        tree_put(t, "etc/anchorhold/policy/egress/anthropic.json",
+                 "{\"allow\": [{\"name\": \"api.anthropic.com\", \"ports\": [443], \"tls\": \"pass\"}]}");
+        tree_load(t);
+        assert_non_null(strstr(tree_finding(t, file, "/credentials/0"), "does not inspect"));
+
+        tree_put(t, "etc/anchorhold/policy/egress/anthropic.json", "{\"allow\": []}");
+        tree_load(t);
+        assert_non_null(strstr(tree_finding(t, file, "/credentials/0"), "allows none of the hosts"));
+}
+
+static void test_odd_files(void **state) {
+        Tree *t = *state;
+        char path[256], *big;
+
+        tree_put(t, "etc/anchorhold/policy/egress/a.json", "{}");
+        (void) snprintf(path, sizeof(path), "%s/etc/anchorhold/policy/egress/b.json", t->root);
+        assert_int_equal(mkfifo(path, 0600), 0);
+        (void) snprintf(path, sizeof(path), "%s/etc/anchorhold/policy/egress/c.json", t->root);
+        assert_int_equal(symlink("nowhere", path), 0);
+        (void) snprintf(path, sizeof(path), "%s/etc/anchorhold/policy/egress/d.json", t->root);
+        assert_int_equal(symlink("/dev/null", path), 0);
+        big = malloc((2 << 20) + 1);
+        memset(big, ' ', 2 << 20);
+        big[2 << 20] = '\0';
+        tree_put(t, "etc/anchorhold/policy/egress/e.json", big);
+        free(big);
+
+        tree_load(t);
+        assert_int_equal(t->n_findings, 3);
+        assert_string_equal(tree_finding(t, "/etc/anchorhold/policy/egress/b.json", ""), "is not a regular file");
+        assert_non_null(strstr(tree_finding(t, "/etc/anchorhold/policy/egress/c.json", ""), "cannot be read"));
+        assert_string_equal(tree_finding(t, "/etc/anchorhold/policy/egress/e.json", ""), "is larger than 1M");
+}
+
+static void test_units(void **state) {
+        static const char *const bad_sizes[] = { "", "1", "M", "-1M", "1MB", "1m", "1.5G", " 1M", "1 M" };
+        static const char *const bad_durations[] = { "", "1", "s", "-1s", "1m", "1sec", "1h  1s", " 1s", "1h,1s" };
+        uint64_t v;
+
+        assert_int_equal(policy_parse_size("512M", &v), 0);
+        assert_int_equal(v, 512 << 20);
+        assert_int_equal(policy_parse_size("7B", &v), 0);
+        assert_int_equal(v, 7);
+        assert_int_equal(policy_parse_size("99999999999T", &v), -ERANGE);
+        assert_int_equal(policy_parse_size("99999999999999999999B", &v), -ERANGE);
+        for (size_t i = 0; i < ELEMENTSOF(bad_sizes); i++)
+                assert_int_equal(policy_parse_size(bad_sizes[i], &v), -EINVAL);
+
+        assert_int_equal(policy_parse_duration("1h 30min", &v), 0);
+        assert_int_equal(v, 5400);
+        assert_int_equal(policy_parse_duration("1d2h3min4s", &v), 0);
+        assert_int_equal(v, 86400 + 7200 + 180 + 4);
+        assert_int_equal(policy_parse_duration("18446744073709551615d", &v), -ERANGE);
+        for (size_t i = 0; i < ELEMENTSOF(bad_durations); i++)
+                assert_int_equal(policy_parse_duration(bad_durations[i], &v), -EINVAL);
+}
+
+int main(void) {
+        const struct CMUnitTest tests[] = {
+                cmocka_unit_test_setup_teardown(test_vendor, setup, teardown),
+                cmocka_unit_test_setup_teardown(test_empty, setup, teardown),
+                cmocka_unit_test_setup_teardown(test_override, setup, teardown),
+                cmocka_unit_test(test_findings),
+                cmocka_unit_test_setup_teardown(test_all_findings, setup, teardown),
+                cmocka_unit_test_setup_teardown(test_reach, setup, teardown),
+                cmocka_unit_test_setup_teardown(test_odd_files, setup, teardown),
+                cmocka_unit_test(test_units),
+        };
+
+        return cmocka_run_group_tests(tests, NULL, NULL);
+}
