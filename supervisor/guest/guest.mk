@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+# anchor-guest: one static program, the microVM's PID 1. Of the host's code only the channel codec is in it.
+GUEST_SRCS := supervisor/guest/guest-boot.c supervisor/guest/guest-file.c supervisor/guest/guest-main.c \
+              supervisor/guest/guest-net.c supervisor/guest/guest-process.c supervisor/guest/guest-session.c \
+              supervisor/vmm/channel.c
+GUEST_OBJS := $(GUEST_SRCS:%.c=$(O)/guest/%.o)
+GUEST_VERSION := 0.1
+
+# Without the sanitizers also in their variant: it runs where their runtime is not.
+GUEST_CFLAGS := -std=gnu17 -O2 -g -fno-pie -fstack-protector-strong $(WARNINGS) -DANCHORHOLD_VERSION='"$(GUEST_VERSION)"'
+
+$(GUEST_OBJS): $(O)/guest/%.o: %.c
+	$(call msg,CC,"$< (guest)")
+	@mkdir -p $(@D)
+	$(Q)$(CC) -D_GNU_SOURCE -Isupervisor $(GUEST_CFLAGS) -MMD -MP -c $< -o $@
+
+$(O)/guest/anchor-guest: $(GUEST_OBJS)
+	$(call msg,LINK,$@)
+	$(Q)$(CC) -static -no-pie -s $(GUEST_OBJS) -ljansson -o $@
+
+ALL += $(O)/guest/anchor-guest
+-include $(GUEST_OBJS:.o=.d)
