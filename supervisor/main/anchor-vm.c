@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+
+/*
+ * anchor-vm RUN: launcher of a run's microVM. Started by systemd when somebody connects to the run's
+ * channel; opens the template, the scratch disk and the tap device, and becomes QEMU, which serves both
+ * listening sockets itself (the first is the guest channel, the second QMP).
+ *
+ * It runs as a dynamic user inside the run's network namespace and sees no byte of any guest.
+ */
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <systemd/sd-daemon.h>
+
+#include "util/io.h"
+#include "util/log.h"
+#include "util/text.h"
+#include "vmm/vm-parts.h"
+
+enum { SPEC_MAX = 64 * 1024 };
+
+static const char *arg_templates = VM_TEMPLATE_DIR;
+static const char *arg_scratch = VM_SCRATCH_DIR;
+static const char *arg_tap = "tap0";
+
+static int load_spec(VmSpec *ret) {
+        const char *folder = getenv("CREDENTIALS_DIRECTORY");
+        _cleanup_free_ char *path = NULL, *data = NULL, *reason = NULL;
+        size_t size = 0;
+        int r;
+
+        if (!folder) {
+                log_error("no $CREDENTIALS_DIRECTORY: this program is started by anchor-vm@.service");
+                return -ENOENT;
+        }
+
+        path = text_format("%s/vm", folder);
+        if (!path)
+                return log_oom();
+
+        r = io_read_file(AT_FDCWD, path, SPEC_MAX, &data, &size);
+        if (r < 0)
+                return log_error_errno(r, "cannot read the VM's specification");
+
+        r = vm_spec_parse(data, size, ret, &reason);
+        if (r < 0)
+                return log_error_errno(r, "the VM's specification is wrong: %s", reason ?: "unreadable");
+
+        return 0;
+}
+
+static int take_sockets(VmParts *parts) {
+        int n = sd_listen_fds(1);
+
+        if (n != 2) {
+                log_error("expected two listening sockets from systemd, got %d", n);
+                return -EINVAL;
+        }
+
+        parts->channel = SD_LISTEN_FDS_START;
+        parts->qmp = SD_LISTEN_FDS_START + 1;
+        return 0;
+}
+
+static int run(const char *name) {
+        _cleanup_(vm_parts_done) VmParts parts = VM_PARTS_NULL;
+        _cleanup_(vm_spec_done) VmSpec spec = {};
+        _cleanup_(vm_argv_freep) char **argv = NULL;
+        _cleanup_free_ char *cmdline = NULL;
+        pid_t mke2fs = 0;
+        int r;
+
+        parts.name = name;
+        r = load_spec(&spec);
+        if (r < 0)
+                return r;
+
+        r = take_sockets(&parts);
+        if (r < 0)
+                return r;
+
+        r = vm_parts_start_scratch(&parts, arg_scratch, spec.disk_mib, &mke2fs);
+        if (r < 0)
+                return r;
+
+        r = vm_parts_open_template(&parts, &spec, arg_templates, &cmdline);
+        if (r < 0)
+                return r;
+
+        if (*arg_tap) {
+                r = vm_parts_open_tap(&parts, arg_tap);
+                if (r < 0)
+                        return r;
+        }
+
+        parts.cmdline = cmdline;
+        parts.tsc_khz = vm_measure_tsc();
+        r = vm_command_build(&spec, &parts, &argv);
+        if (r < 0)
+                return log_error_errno(r, "cannot build QEMU's command line");
+
+        r = vm_parts_finish_scratch(mke2fs);
+        if (r < 0)
+                return r;
+
+        return vm_parts_exec(&parts, argv);
+}
+
+int main(int argc, char *argv[]) {
+        log_init("anchor-vm");
+
+        if (argc < 2 || !text_is_id('r', argv[1])) {
+                fprintf(stderr, "usage: anchor-vm RUN [TEMPLATES [SCRATCH [TAP]]]   (started by anchor-vm@.service)\n");
+                return 2;
+        }
+        if (argc > 2)
+                arg_templates = argv[2];
+        if (argc > 3)
+                arg_scratch = argv[3];
+        if (argc > 4)
+                arg_tap = argv[4]; /* "": no network */
+
+        (void) run(argv[1]);
+        return 1;
+}

@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+#pragma once
+
+/* Opening what a microVM is made of. All descriptors are O_CLOEXEC until vm_parts_exec(). */
+
+#include <sys/types.h>
+
+#include "vmm/vm-spec.h"
+
+#define VM_TEMPLATE_DIR "/usr/lib/anchorhold/templates"
+#define VM_SCRATCH_DIR "/var/lib/anchorhold/scratch"
+#define VM_QEMU "/usr/bin/qemu-system-x86_64"
+
+/* Opens kernel, initrd, root and the agent's image of spec's template below `templates`; checks the
+ * manifest's digest against the spec's. The template's kernel command line is the caller's. Logs. */
+int vm_parts_open_template(VmParts *parts, const VmSpec *spec, const char *templates, char **ret_cmdline);
+
+/* The persistent tap device of the network namespace that we are in. */
+int vm_parts_open_tap(VmParts *parts, const char *name);
+
+/* An unnamed file that goes away with its last descriptor, and mke2fs at work on it; _finish_scratch()
+ * waits for that. */
+int vm_parts_start_scratch(VmParts *parts, const char *dir, uint64_t size_mib, pid_t *ret_pid);
+int vm_parts_finish_scratch(pid_t pid);
+
+/* kHz of this machine's time stamp counter, measured in 20 ms; 0 if it is of no use as a clock. */
+uint64_t vm_measure_tsc(void);
+
+/* Closes everything that vm_parts_open_…() opened; the sockets are the caller's. */
+void vm_parts_done(VmParts *parts);
+
+/* Lets QEMU inherit the descriptors and becomes QEMU. Returns only on failure. */
+int vm_parts_exec(const VmParts *parts, char *const argv[]);
