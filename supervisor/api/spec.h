@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+#pragma once
+
+/*
+ * What one run is told to do, made from workflow, harness and item: pure functions from policy
+ * objects to the JSON of docs/interfaces.md ("The run's spec"), and the checks that a submission must pass.
+ */
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "policy/policy.h"
+
+#define REF_BASE "refs/anchorhold/base"
+#define REF_RESULT "refs/anchorhold/result"
+
+enum {
+        TASK_SIZE_MAX = 256 * 1024,
+        COMMAND_ARGS_MAX = 256,
+        COMMAND_SIZE_MAX = 64 * 1024,
+        BOOT_TIMEOUT_TCG_S = 60,
+        BOOT_TIMEOUT_KVM_S = 15,
+};
+
+typedef struct SpecInput {
+        const char *run, *item;
+        bool verify;                  /* the second microVM: only the workflow's verify steps, on the result */
+        int64_t attempt;
+        const PolicyWorkflow *workflow;
+        const json_t *harness;        /* NULL unless the workflow names one */
+        const char *task;             /* may be NULL */
+        const json_t *command;        /* array of strings for `exec` steps, or NULL */
+        const char *base;             /* commit that the guest starts from; verify: the result. NULL without a repository */
+        bool tcg;
+} SpecInput;
+
+int spec_make_run(const SpecInput *in, json_t **ret);
+
+/* What PID 1 hands to anchor-vm@ as credential `vm`. `manifest` is the template's. */
+int spec_make_vm(const SpecInput *in, const json_t *manifest, json_t **ret);
+
+/* The image of the agent that a harness needs, or NULL. Borrowed. */
+const char *spec_agent(const json_t *harness);
+
+typedef struct Submission {
+        const char *workflow, *task, *repo, *base, *source; /* borrowed; NULL: not given */
+        const json_t *command;
+        bool has_bundle;
+} Submission;
+
+/* Does what was given fit the workflow? NULL if so, else the reason (static). */
+const char *spec_check_submission(const PolicyWorkflow *w, const Submission *s);
+
+/*
+ * A seed bundle's head: version 2 or 3, no prerequisite, and exactly the one reference refs/anchorhold/base at `base`.
+ * NULL if so, else the reason (static). `data` is the file's beginning.
+ */
+const char *spec_check_seed(const char *data, size_t size, const char *base);
