@@ -2,10 +2,13 @@
 # The image: what boots, and what it boots in its microVMs.
 
 .PHONY: image-root
-image-root: deps ## everything that the image needs to boot
-	@$(INSIDE) all
+image-root: programs ## everything that the image needs to boot
 	@image/rootfs >/dev/null
 
+.PHONY: templates
+templates: programs ## guest kernel, initrd, root and agents
+	@image/template
+
 .PHONY: boot
-boot: image-root ## boot the image as a container and open a shell in it
+boot: image-root templates ## boot the image as a container and open a shell in it
 	@image/boot --container --name dev

@@ -66,3 +66,41 @@ digest_of() {
 packages_of() {
         sed 's/#.*//' "$1" | awk 'NF { print $1 }' | paste -sd,
 }
+
+# debian_root ROOT LIST [MMDEBSTRAP-OPTION...]: makes ROOT, a Debian tree with the packages of the list
+# file LIST, and ROOT.packages, what exactly went in.
+debian_root() {
+        local root=$1 list=$2 sources
+        shift 2
+        sources=$(mktemp "$CACHE/sources.XXXXXX")
+        apt_sources >"$sources"
+        rm -rf -- "$root"
+        mmdebstrap --variant=minbase --mode=root --format=directory --skip=output/dev \
+                --include="$(packages_of "$list")" \
+                --customize-hook="'$TOP/image/lib/record-packages' '$root.packages' \"\$1\"" \
+                "$@" "$SUITE" "$root" - <"$sources"
+        rm -f "$sources"
+
+        # Of this machine or of one boot, not of the tree; mmdebstrap copies them in, or apt leaves them.
+        rm -f "$root"/etc/{hostname,resolv.conf,machine-id,.updated} "$root/var/lib/dbus/machine-id"
+        rm -rf "$root"/{dev,run,tmp}/* "$root"/var/cache/apt/* "$root"/var/lib/apt/lists/*
+}
+
+# once DIR LABEL COMMAND...: makes DIR with COMMAND DIR.tmp unless it is there; one process at a time.
+# A DIR.tmp.packages is kept as DIR.packages.
+once() {
+        local dir=$1 label=$2
+        shift 2
+        [ ! -d "$dir" ] || return 0
+        mkdir -p "${dir%/*}"
+        (
+                exec 9>"${dir%/*}/.${dir##*/}.lock"
+                flock 9
+                [ ! -d "$dir" ] || exit 0
+                rm -rf -- "$dir.tmp"
+                step "$label" "$@" "$dir.tmp" 9>&-
+                [ ! -f "$dir.tmp.packages" ] || mv -- "$dir.tmp.packages" "$dir.packages"
+                mv -T -- "$dir.tmp" "$dir"
+        )
+        rm -f -- "${dir%/*}/.${dir##*/}.lock"
+}

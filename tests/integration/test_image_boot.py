@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The image as a container: what is up, what is read-only, what a boot leaves behind."""
+
+import pathlib
+import signal
+import subprocess
+import time
+
+from conftest import TOP
+
+BOOT = TOP / "image" / "boot"
+BOOTS = pathlib.Path("/run/anchorhold-boot")
+
+
+
+def cgroup_of(name):
+    return pathlib.Path((BOOTS / name / "cgroup").read_text().strip())
+
+
+def wait_until(condition, seconds=20):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_system_is_running(host):
+    failed = host.systemctl("--failed", "--no-legend", "--plain").stdout
+    assert host.run("systemctl is-system-running", check=False).stdout.strip() == "running", failed
+
+
+def test_root_is_read_only(host):
+    for path in ("/x", "/usr/x", "/usr/lib/anchorhold/policy/x", "/usr/lib/anchorhold/templates/x"):
+        refused = host.run(["touch", path], check=False)
+        assert refused.returncode and "Read-only" in refused.stderr, path
+    for path in ("/etc/x", "/var/x", "/run/x", "/tmp/x"):
+        host.run(["touch", path])
+        host.run(["rm", path])
+
+
+def test_machine_is_out_of_reach(host):
+    """Not its devices, not its kernel's settings, not its processes."""
+    devices = host.run("find /dev -type b").stdout
+    assert devices == ""
+    assert host.run("echo 1 >/proc/sys/kernel/panic", check=False).returncode
+    assert host.run("touch /sys/kernel/x", check=False).returncode
+    assert host.run("ls /proc").stdout.split().count(str(host.pid)) == 0
+    assert host.run("ip -o link").stdout.count("\n") == 1      # lo, and it is up
+    host.run("ping -c1 127.0.0.1 || (exec 3<>/dev/tcp/127.0.0.1/9) 2>&1 | grep -q refused")
+
+
+def test_devices_of_microvms(host):
+    assert host.run("stat -c %F /dev/net/tun").stdout.startswith("character")
+    assert host.run("qemu-system-x86_64 -M help | grep -c microvm").stdout.strip() != "0"
+
+
+def test_journal_is_persistent(host):
+    host.run("journalctl --flush")
+    assert host.run("ls /var/log/journal/*/system.journal").stdout.strip()
+
+
+def test_unlinked_files_can_be_made_in_var(host):
+    """The scratch disk of a microVM is one."""
+    host.run("mkdir -p /var/tmp && mount | grep -q ' on /var type'")
+    assert "overlay" not in host.run("findmnt -no FSTYPE /var").stdout
+
+
+def test_credentials_reach_a_service(host):
+    """PID 1's credential mounts need shared propagation, and silently vanish without it."""
+    out = host.run("systemd-run --quiet --wait --pipe -p SetCredential=k:v systemd-creds cat k").stdout
+    assert out.strip() == "v"
+
+
+def test_empty_environment(host):
+    names = {entry.split("=")[0] for entry in host.run("tr '\\0' '\\n' </proc/1/environ").stdout.split()}
+    assert names <= {"container", "PATH", "LANG"}
+
+
+def test_exec_returns_status(host):
+    assert host.run("exit 7", check=False).returncode == 7
+    assert host.run("kill -9 $$", check=False).returncode in (-9, 137)
+
+
+def test_command_boots_runs_and_leaves_nothing():
+    before = {path.name for path in BOOTS.iterdir()}
+    done = subprocess.run([BOOT, "--container", "--", "bash", "-c", "systemctl is-system-running; exit 5"],
+                          capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout.strip()) == (5, "running"), done.stderr
+    assert {path.name for path in BOOTS.iterdir()} == before
+
+
+def test_sigterm_leaves_nothing(boot):
+    again = boot()
+    cgroup, state, leader = cgroup_of(again.name), again.state, again.pid
+    monitor = int((BOOTS / again.name / "monitor").read_text())
+    import os
+    os.kill(monitor, signal.SIGTERM)
+    wait_until(lambda: not (BOOTS / again.name).exists())
+    assert not cgroup.exists() and not state.exists()
+    assert not pathlib.Path(f"/proc/{leader}").exists()
+    assert again.name not in pathlib.Path("/proc/mounts").read_text()
+
+
+def test_next_start_removes_what_sigkill_leaves(boot):
+    import os
+    again = boot()
+    cgroup, state, leader = cgroup_of(again.name), again.state, again.pid
+    os.kill(int((BOOTS / again.name / "monitor").read_text()), signal.SIGKILL)
+    wait_until(lambda: not pathlib.Path(f"/proc/{leader}").exists())
+    assert cgroup.exists()                                     # the control: it is the next start that removes it
+    subprocess.run([BOOT, "--container", "--", "true"], check=True, timeout=120)
+    assert not cgroup.exists() and not state.exists() and not (BOOTS / again.name).exists()
+
+
+def test_named_boot_keeps_its_state(tmp_path):
+    name = f"check-state-{tmp_path.parent.name.strip('pytest-').replace('_', '-') or 'x'}"
+    start = [BOOT, "--container", "--keep", "--name", name]
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc" / "laid-over").write_text("etc\n")
+    try:
+        subprocess.run([*start, "--fresh", "--etc", tmp_path / "etc"], check=True, timeout=120)
+        run = [TOP / "image" / "exec", name]
+        assert subprocess.check_output([*run, "cat", "/etc/laid-over"], text=True) == "etc\n"
+        subprocess.run([*run, "bash", "-c", "echo a >/etc/kept; echo b >/var/kept; cat /etc/machine-id >/var/id"], check=True)
+        subprocess.run([TOP / "image" / "stop", name], check=True, timeout=90)
+        subprocess.run([*start, "--forget"], check=True, timeout=120)
+        kept = subprocess.check_output([*run, "bash", "-c", "cat /etc/kept /var/kept; cmp /etc/machine-id /var/id"], text=True)
+        assert kept == "a\nb\n"
+    finally:
+        subprocess.run([TOP / "image" / "stop", name], check=True, timeout=90)
