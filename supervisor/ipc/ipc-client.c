@@ -487,7 +487,7 @@ static int call_new(IpcClient *c, const char *method, json_t *params, const int 
         if (n_fds > CALL_FDS_MAX)
                 return -EINVAL;
 
-        call = malloc(sizeof(*call));
+        call = calloc(1, sizeof(*call));
         if (!call || !owned)
                 return -ENOMEM;
         *call = (Call) { .client = c, .method = strdup(method) };

@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+#pragma once
+
+/* Names that both sides of auditd's socket share. */
+
+#define AUDIT_SOCKET "/run/anchorhold/audit.sock"
+#define AUDIT_INTERFACE "io.anchorhold.Audit"
+#define AUDIT_UNIT "anchor-auditd.service"
+#define AUDIT_NAMESPACE "anchorhold"
+#define AUDIT_STATE_DIR "/var/lib/anchorhold/audit"
+#define AUDIT_CHECKPOINTS "checkpoints"
+#define AUDIT_PUBLIC_KEY "checkpoint-key.pub.pem"
+#define AUDIT_PRIVATE_KEY "checkpoint-key.pem"
+#define AUDIT_OUTBOX "outbox.db"

@@ -1,0 +1,213 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/*
+ * Writing audit events.
+ *
+ * auditd answers the calls of one connection in order, each after a commit. So that a burst of one run does
+ * not hold up the events of another, there are LANES connections, and a run's (else an item's) name chooses
+ * one: events of one run or item stay in the order in which they were appended, others need not wait for them,
+ * and auditd commits what arrives on all lanes together.
+ */
+#include "audit/audit.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "audit/audit-api.h"
+#include "ipc/ipc.h"
+#include "util/json.h"
+#include "util/log.h"
+
+enum { LANES = 8 };
+
+typedef struct Append {
+        AuditClient *client; /* borrowed */
+        AuditDone done;
+        void *userdata;
+        char *event;         /* owned; for the log */
+} Append;
+
+struct AuditClient {
+        IpcClient *lanes[LANES]; /* owned */
+        IpcClient *ping;         /* owned: answers about health do not queue behind events */
+        Append **appends;        /* owned array of those under way, so that freeing the client frees them */
+        size_t n_appends, n_allocated;
+};
+
+int audit_client_new(AuditClient **ret, sd_event *event) {
+        _cleanup_(audit_client_freep) AuditClient *c = NULL;
+        int r;
+
+        c = calloc(1, sizeof(*c));
+        if (!c)
+                return -ENOMEM;
+
+        for (size_t i = 0; i < LANES; i++) {
+                r = ipc_client_new(&c->lanes[i], event, AUDIT_SOCKET);
+                if (r < 0)
+                        return r;
+        }
+        r = ipc_client_new(&c->ping, event, AUDIT_SOCKET);
+        if (r < 0)
+                return r;
+
+        *ret = TAKE_PTR(c);
+        return 0;
+}
+
+static Append *append_free(Append *a) {
+        if (a)
+                free(a->event);
+        free(a);
+        return NULL;
+}
+DEFINE_CLEANUP(Append *, append_free)
+
+AuditClient *audit_client_free(AuditClient *c) {
+        if (!c)
+                return NULL;
+
+        for (size_t i = 0; i < LANES; i++)
+                (void) ipc_client_free(c->lanes[i]);
+        (void) ipc_client_free(c->ping);
+        for (size_t i = 0; i < c->n_appends; i++)
+                (void) append_free(c->appends[i]);
+        free(c->appends);
+        free(c);
+        return NULL;
+}
+
+/* The errors that interfaces.md lists, as errno. */
+static int audit_error_to_errno(const char *error) {
+        static const struct { const char *name; int r; } table[] = {
+                { AUDIT_INTERFACE ".BadInput",             -EINVAL    },
+                { AUDIT_INTERFACE ".Denied",               -EACCES    },
+                { AUDIT_INTERFACE ".Unavailable",          -EHOSTDOWN },
+                { "io.anchorhold.Disconnected",            -ENOTCONN  },
+                { "io.anchorhold.Timeout",                 -ETIMEDOUT },
+                { "org.varlink.service.InvalidParameter",  -EINVAL    },
+                { "org.varlink.service.PermissionDenied",  -EACCES    },
+        };
+
+        for (size_t i = 0; i < ELEMENTSOF(table); i++)
+                if (strcmp(error, table[i].name) == 0)
+                        return table[i].r;
+
+        return -EREMOTEIO;
+}
+
+static void log_failure(const char *event, int r, json_t *params) {
+        const char *reason = json_string_value(json_object_get(params, "reason"));
+
+        log_error_errno(r, "Audit event %s was not recorded%s%s", event, reason ? ": " : "", reason ?: "");
+}
+
+/* The list is short: what is under way, at most a few thousand. */
+static void client_forget(AuditClient *c, Append *a) {
+        for (size_t i = 0; i < c->n_appends; i++)
+                if (c->appends[i] == a) {
+                        c->appends[i] = c->appends[--c->n_appends];
+                        return;
+                }
+}
+
+static int client_remember(AuditClient *c, Append *a) {
+        if (c->n_appends == c->n_allocated) {
+                size_t n = c->n_allocated ? 2 * c->n_allocated : 16;
+                Append **grown = realloc(c->appends, n * sizeof(grown[0]));
+
+                if (!grown)
+                        return -ENOMEM;
+                c->appends = grown;
+                c->n_allocated = n;
+        }
+
+        c->appends[c->n_appends++] = a;
+        return 0;
+}
+
+static void append_on_reply(IpcClient *ipc, const char *error, json_t *params, bool more, void *userdata) {
+        _cleanup_(append_freep) Append *a = userdata;
+        int r = error ? audit_error_to_errno(error) : 0;
+
+        client_forget(a->client, a);
+        if (r < 0 && a->event)
+                log_failure(a->event, r, params);
+        if (a->done)
+                a->done(r, a->userdata); /* may free the client */
+}
+
+static json_t *append_params(const char *event, const char *run, const char *item, const char *actor, json_t *data) {
+        _cleanup_json_ json_t *owned = data ?: json_object();
+
+        /* jansson leaves out what is NULL with "*" */
+        return owned ? json_pack("{s:s, s:s*, s:s*, s:s*, s:O}", "event", event, "run", run, "item", item,
+                                 "actor", actor, "data", owned)
+                     : NULL;
+}
+
+/* FNV-1a: which lane does not matter, only that it is always the same. */
+static size_t lane_of(const char *name) {
+        uint32_t hash = 2166136261u;
+
+        for (; name && *name; name++)
+                hash = (hash ^ (uint8_t) *name) * 16777619u;
+
+        return hash % LANES;
+}
+
+static int client_call(AuditClient *c, IpcClient *lane, const char *method, json_t *params, const char *event,
+                       AuditDone done, void *userdata) {
+        _cleanup_json_ json_t *owned = params;
+        _cleanup_(append_freep) Append *a = NULL;
+        int r;
+
+        a = calloc(1, sizeof(*a));
+        if (!a || !owned)
+                return -ENOMEM;
+        *a = (Append) { .client = c, .done = done, .userdata = userdata, .event = event ? strdup(event) : NULL };
+        if (event && !a->event)
+                return -ENOMEM;
+
+        r = client_remember(c, a);
+        if (r < 0)
+                return r;
+
+        r = ipc_client_call_async(lane, method, TAKE_PTR(owned), NULL, 0, false, AUDIT_TIMEOUT_USEC, append_on_reply, a);
+        if (r < 0) {
+                client_forget(c, a);
+                return r;
+        }
+
+        (void) TAKE_PTR(a);
+        return 0;
+}
+
+int audit_append(AuditClient *c, const char *event, const char *run, const char *item, const char *actor,
+                 json_t *data, AuditDone done, void *userdata) {
+        return client_call(c, c->lanes[lane_of(run ?: item)], AUDIT_INTERFACE ".Append",
+                           append_params(event, run, item, actor, data), event, done, userdata);
+}
+
+int audit_ping(AuditClient *c, AuditDone done, void *userdata) {
+        return client_call(c, c->ping, AUDIT_INTERFACE ".Ping", json_object(), NULL, done, userdata);
+}
+
+int audit_append_sync(const char *event, const char *run, const char *item, const char *actor, json_t *data) {
+        _cleanup_json_ json_t *params = append_params(event, run, item, actor, data), *answer = NULL;
+        _cleanup_(ipc_client_freep) IpcClient *ipc = NULL;
+        _cleanup_free_ char *error = NULL;
+        int r;
+
+        if (!params)
+                return -ENOMEM;
+        r = ipc_client_new(&ipc, NULL, AUDIT_SOCKET);
+        if (r < 0)
+                return r;
+
+        r = ipc_client_call(ipc, AUDIT_INTERFACE ".Append", TAKE_PTR(params), NULL, 0, AUDIT_TIMEOUT_USEC, &answer, &error, NULL, 0);
+        if (r == -EREMOTEIO && error) {
+                r = audit_error_to_errno(error);
+                log_failure(event, r, answer);
+        }
+        return r;
+}
