@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+#pragma once
+
+/* What egressd must not forget when it restarts: which runs there are, under which policy, which names they were given, and
+ * which grants are out. Memory in front of a small SQLite file. */
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "egress/address.h"
+#include "policy/policy.h"
+#include "util/cleanup.h"
+#include "util/text.h"
+
+#define SYNTHETIC_NETWORK UINT32_C(0xc6120000) /* 198.18.0.0/15, host byte order */
+#define SYNTHETIC_MASK UINT32_C(0xfffe0000)
+
+enum {
+        RUN_NAMES_MAX = 4096,
+        RUN_GRANTS_MAX = 2048,
+        GRANT_ADDRESSES_MAX = 8,
+        EGRESS_RUNS_MAX = 256,
+};
+
+typedef struct EgressState EgressState;
+typedef struct EgressRun EgressRun;
+
+/* One connection that somebody may make, or has made. */
+typedef struct EgressGrant {
+        struct EgressGrant *next;  /* owned */
+        EgressRun *run;            /* borrowed */
+        uint64_t id;
+        uint64_t cgroup;           /* whose it is */
+        char *unit, *name, *rule;  /* owned */
+        uint16_t port;
+        uint64_t fence[GRANT_ADDRESSES_MAX]; /* ids in the map; none if it was made by an earlier life */
+        size_t n_fence;
+        uint64_t unwatched_usec;   /* since when its owner cannot be told anything; 0: it can */
+} EgressGrant;
+
+struct EgressRun {
+        EgressRun *next;             /* owned */
+        char id[ID_LENGTH + 1];
+        char *workflow, *stage;      /* owned */
+        char digest[HEX_SHA256_SIZE];/* of the frozen policy; "none" */
+        Policy *set;                 /* owned; holds nothing but the frozen file */
+        const EgressPolicy *policy;  /* borrowed from set; NULL: nothing is allowed */
+        bool lost;                   /* the frozen policy cannot be read any more: nothing is allowed */
+        struct EgressName *names;    /* owned */
+        size_t n_names, n_names_allocated;
+        EgressGrant *grants;         /* owned */
+        size_t n_grants;
+        uint64_t n_records;          /* audit records written for it by this process */
+};
+
+enum {
+        _EGRESS_STATE_SUCCESS,
+        EGRESS_STATE_E_CONFLICT,   /* registered before, with another workflow or stage */
+        EGRESS_STATE_E_NO_POLICY,  /* *ret_reason says why (the caller's) */
+        EGRESS_STATE_E_FULL,       /* too many runs */
+        EGRESS_STATE_E_NAMES,      /* too many names for one run */
+        EGRESS_STATE_E_BUDGET,     /* too many names for one wildcard */
+};
+
+/* `dir` holds the database and the frozen policies, `root` is where policy is read ("" on a host). What belongs to an earlier boot
+ * is forgotten. *ret_fresh: nothing was found, so whatever the fence's map holds is nobody's. */
+int egress_state_open(EgressState **ret, const char *dir, const char *root, bool *ret_fresh);
+EgressState *egress_state_free(EgressState *s);
+DEFINE_CLEANUP(EgressState *, egress_state_free)
+
+/* Loads the workflow's policy for that stage from disk, freezes it, and remembers the run. Idempotent. */
+int egress_state_register(EgressState *s, const char *run, const char *workflow, const char *stage,
+                          EgressRun **ret, char **ret_reason);
+void egress_state_release(EgressState *s, EgressRun *run);
+EgressRun *egress_state_find(EgressState *s, const char *run);
+EgressRun *egress_state_runs(EgressState *s); /* first of a list */
+size_t egress_state_count(const EgressState *s);
+
+/* The synthetic address of this (normalised, allowed) name in that run, in host byte order; *ret_new if it was assigned just now. */
+int egress_run_admit_name(EgressState *s, EgressRun *run, const char *name, uint32_t *ret_address, bool *ret_new);
+/* The name behind a synthetic address; NULL if it stands for none. */
+const char *egress_run_name_of(const EgressRun *run, const Address *address);
+size_t egress_run_count_names(const EgressRun *run);
+
+/* -ENOSPC beyond RUN_GRANTS_MAX. `fence` are ids of the map. */
+int egress_run_add_grant(EgressState *s, EgressRun *run, const char *unit, uint64_t cgroup, const char *name, uint16_t port,
+                         const char *rule, const uint64_t *fence, size_t n_fence, EgressGrant **ret);
+EgressGrant *egress_run_find_grant(EgressRun *run, uint64_t id, uint64_t cgroup);
+/* Forgets it; the map is the caller's business. */
+void egress_run_remove_grant(EgressState *s, EgressGrant *grant);
