@@ -1,0 +1,268 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+
+#include <errno.h>
+#include <string.h>
+
+#include "egress/egressd-private.h"
+#include "util/json.h"
+#include "util/log.h"
+
+static int refuse_bad_input(IpcCall *call, JsonReader *r) {
+        int k;
+
+        k = ipc_call_error(call, "BadInput", json_pack("{s:s?, s:s?}", "pointer", r->pointer, "reason", r->reason));
+        json_reader_done(r);
+        return k;
+}
+
+/* ---- Register, Release ---- */
+
+typedef struct Registration {
+        Egressd *egressd;   /* borrowed */
+        IpcCall *call;      /* ref */
+        char run[ID_LENGTH + 1];
+} Registration;
+
+static Registration *registration_free(Registration *g) {
+        if (g)
+                (void) ipc_call_unref(g->call);
+        free(g);
+        return NULL;
+}
+DEFINE_CLEANUP(Registration *, registration_free)
+
+static void on_registered(int r, void *userdata) {
+        _cleanup_(registration_freep) Registration *g = userdata;
+        EgressRun *run = egress_state_find(g->egressd->state, g->run);
+
+        egressd_note_audit(g->egressd, r);
+        if (r < 0 || !run) {
+                /* Not recorded, so it did not happen. */
+                if (run)
+                        egress_state_release(g->egressd->state, run);
+                (void) ipc_call_refuse(g->call, "Unavailable", "the audit log did not take the registration");
+                return;
+        }
+        (void) ipc_call_reply(g->call, json_pack("{s:s}", "digest", run->digest));
+}
+
+static int record_registration(Egressd *e, IpcCall *call, EgressRun *run) {
+        _cleanup_(registration_freep) Registration *g = NULL;
+        json_t *data;
+        int r;
+
+        g = calloc(1, sizeof(*g));
+        if (!g)
+                return -ENOMEM;
+        g->egressd = e;
+        g->call = ipc_call_ref(call);
+        strcpy(g->run, run->id);
+
+        data = json_pack("{s:s, s:s, s:s}", "workflow", run->workflow, "stage", run->stage, "digest", run->digest);
+        r = egressd_record(e, run, "egress.registered", ipc_call_peer(call)->unit, data, on_registered, g);
+        if (r < 0)
+                return r;
+        (void) TAKE_PTR(g);
+        return 0;
+}
+
+static int on_register(IpcCall *call, json_t *params, void *userdata) {
+        static const char *const known[] = { "run", "workflow", "stage", NULL };
+        const char *run = NULL, *workflow = NULL, *stage = NULL;
+        _cleanup_free_ char *reason = NULL;
+        JsonReader reader = {};
+        Egressd *e = userdata;
+        EgressRun *object;
+        bool known_before;
+        int r;
+
+        json_check_keys(&reader, params, "", known);
+        (void) json_read_string(&reader, params, "", "run", JSON_F_REQUIRED, &run);
+        (void) json_read_string(&reader, params, "", "workflow", JSON_F_REQUIRED, &workflow);
+        (void) json_read_string(&reader, params, "", "stage", JSON_F_REQUIRED, &stage);
+        if (run && !text_is_id('r', run))
+                json_reader_fail(&reader, "", "run", "is no run's id");
+        if (stage && strcmp(stage, "work") != 0 && strcmp(stage, "verify") != 0)
+                json_reader_fail(&reader, "", "stage", "must be \"work\" or \"verify\"");
+        if (reader.failed)
+                return refuse_bad_input(call, &reader);
+
+        /* The host's configuration may have changed since the last run. */
+        r = egressd_read_host(e);
+        if (r < 0)
+                return r;
+
+        known_before = egress_state_find(e->state, run);
+        r = egress_state_register(e->state, run, workflow, stage, &object, &reason);
+        if (r < 0)
+                return log_error_errno(r, "run %s: cannot be registered", run);
+        switch (r) {
+        case EGRESS_STATE_E_CONFLICT:
+                return ipc_call_refuse(call, "Conflict", "run %s is registered with another workflow or stage", run);
+        case EGRESS_STATE_E_FULL:
+                return ipc_call_refuse(call, "Unavailable", "%d runs are registered; release some", EGRESS_RUNS_MAX);
+        case EGRESS_STATE_E_NO_POLICY:
+                return ipc_call_refuse(call, "BadInput", "workflow %s: %s", workflow, reason);
+        }
+
+        if (known_before)
+                return ipc_call_reply(call, json_pack("{s:s}", "digest", object->digest));
+        return record_registration(e, call, object);
+}
+
+static int on_release(IpcCall *call, json_t *params, void *userdata) {
+        const char *id = NULL;
+        JsonReader reader = {};
+        Egressd *e = userdata;
+        EgressRun *run;
+
+        (void) json_read_string(&reader, params, "", "run", JSON_F_REQUIRED, &id);
+        if (reader.failed)
+                return refuse_bad_input(call, &reader);
+
+        run = egress_state_find(e->state, id);
+        if (!run)
+                return ipc_call_reply(call, NULL); /* what is asked for is so already */
+
+        egressd_requests_cancel(e, run);
+        egressd_revoke(e, run, 0);
+        denials_flush(e->denials, run->id);
+        (void) egressd_record(e, run, "egress.released", ipc_call_peer(call)->unit,
+                              json_pack("{s:I, s:I}", "names", (json_int_t) egress_run_count_names(run),
+                                        "records", (json_int_t) run->n_records), NULL, NULL);
+        egress_state_release(e->state, run);
+        return ipc_call_reply(call, NULL);
+}
+
+/* ---- Resolve ---- */
+
+typedef struct Answer {
+        Egressd *egressd; /* borrowed */
+        IpcCall *call;    /* ref */
+        json_t *params;   /* ref */
+} Answer;
+
+static Answer *answer_free(Answer *a) {
+        if (!a)
+                return NULL;
+        (void) ipc_call_unref(a->call);
+        json_unref(a->params);
+        free(a);
+        return NULL;
+}
+DEFINE_CLEANUP(Answer *, answer_free)
+
+static void on_name_recorded(int r, void *userdata) {
+        _cleanup_(answer_freep) Answer *a = userdata;
+
+        egressd_note_audit(a->egressd, r);
+        if (r < 0)
+                (void) ipc_call_refuse(a->call, "Unavailable", "the audit log did not take the record");
+        else
+                (void) ipc_call_reply(a->call, TAKE_PTR(a->params));
+}
+
+static int reply_refused(IpcCall *call, const char *rule) {
+        return ipc_call_reply(call, json_pack("{s:s, s:i, s:s}", "verdict", "refused", "ttl", 0, "rule", rule));
+}
+
+static int refuse_name(Egressd *e, EgressRun *run, IpcCall *call, const char *rule, const char *name, const char *reason, const char *qtype) {
+        egressd_deny(e, run, ipc_call_peer(call), "dns.refused", rule, name, 53, reason, qtype);
+        return reply_refused(call, rule);
+}
+
+/* The first answer for a name is recorded before it is given; the same answer again is not news. */
+static int answer_name(Egressd *e, EgressRun *run, IpcCall *call, const char *name, const char *rule, uint32_t address, bool new) {
+        _cleanup_(answer_freep) Answer *a = NULL;
+        char text[ADDRESS_TEXT_SIZE];
+        Address synthetic = address_from_ipv4(address);
+        json_t *data;
+        int r;
+
+        a = calloc(1, sizeof(*a));
+        if (!a)
+                return -ENOMEM;
+        a->egressd = e;
+        a->call = ipc_call_ref(call);
+        a->params = json_pack("{s:s, s:s, s:i, s:s}", "verdict", "allow", "address", address_format(&synthetic, text),
+                              "ttl", EGRESSD_SYNTHETIC_TTL, "rule", rule);
+        if (!a->params)
+                return -ENOMEM;
+        if (!new)
+                return ipc_call_reply(call, TAKE_PTR(a->params));
+
+        data = json_pack("{s:s, s:s, s:s}", "name", name, "address", text, "rule", rule);
+        r = egressd_record(e, run, "dns.allow", ipc_call_peer(call)->unit, data, on_name_recorded, a);
+        if (r < 0)
+                return r;
+        (void) TAKE_PTR(a);
+        return 0;
+}
+
+static int on_resolve(IpcCall *call, json_t *params, void *userdata) {
+        const char *name = NULL, *qtype = NULL, *rule = "default";
+        JsonReader reader = {};
+        Egressd *e = userdata;
+        uint32_t address;
+        EgressRun *run;
+        char normal[254];
+        bool new;
+        int r;
+
+        (void) json_read_string(&reader, params, "", "name", JSON_F_REQUIRED, &name);
+        (void) json_read_string(&reader, params, "", "qtype", JSON_F_REQUIRED, &qtype);
+        if (reader.failed)
+                return refuse_bad_input(call, &reader);
+
+        run = egress_state_find(e->state, ipc_call_peer(call)->run);
+        if (!run || run->lost)
+                return refuse_name(e, run, call, "default", name, "unavailable", qtype);
+        if (egressd_over_budget(run))
+                return refuse_name(e, run, call, "default", name, "record-budget", qtype);
+        if (egress_normalise_name(name, normal) < 0 || !run->policy || !egress_policy_knows(run->policy, normal, &rule))
+                return refuse_name(e, run, call, rule, name, "no-rule", qtype);
+
+        if (strcmp(qtype, "AAAA") == 0 || strcmp(qtype, "HTTPS") == 0 || strcmp(qtype, "SVCB") == 0)
+                return ipc_call_reply(call, json_pack("{s:s, s:i, s:s}", "verdict", "allow", "ttl", EGRESSD_SYNTHETIC_TTL, "rule", rule));
+        if (strcmp(qtype, "A") != 0)
+                return refuse_name(e, run, call, rule, name, "protocol", qtype);
+
+        r = egress_run_admit_name(e->state, run, normal, &address, &new);
+        if (r < 0)
+                return log_error_errno(r, "run %s: no address for %s", run->id, normal);
+        if (r > 0)
+                return refuse_name(e, run, call, rule, normal, "name-budget", qtype);
+
+        return answer_name(e, run, call, normal, rule, address, new);
+}
+
+/* ---- Watch, Ping ---- */
+
+static int on_watch(IpcCall *call, json_t *params, void *userdata) {
+        return egressd_watch(userdata, call);
+}
+
+static int on_ping(IpcCall *call, json_t *params, void *userdata) {
+        Egressd *e = userdata;
+        size_t policies = 0;
+
+        if (!e->audit_works)
+                return ipc_call_refuse(call, "Unavailable", "the audit log does not answer, so nothing is granted");
+
+        for (const EgressRun *run = egress_state_runs(e->state); run; run = run->next)
+                policies += run->policy != NULL;
+        return ipc_call_reply(call, json_pack("{s:I, s:I}", "policies", (json_int_t) policies,
+                                              "runs", (json_int_t) egress_state_count(e->state)));
+}
+
+const IpcMethod egressd_methods[] = {
+        { "io.anchorhold.Egress.Register", PEER_ANCHORD,                 on_register },
+        { "io.anchorhold.Egress.Release",  PEER_ANCHORD,                 on_release },
+        { "io.anchorhold.Egress.Resolve",  PEER_PROXY,                   on_resolve },
+        { "io.anchorhold.Egress.Look",     PEER_PROXY,                   egressd_on_look },
+        { "io.anchorhold.Egress.Connect",  PEER_PROXY | PEER_INJECT,     egressd_on_connect },
+        { "io.anchorhold.Egress.Done",     PEER_PROXY | PEER_INJECT,     egressd_on_done },
+        { "io.anchorhold.Egress.Watch",    PEER_PROXY | PEER_INJECT,     on_watch },
+        { "io.anchorhold.Egress.Ping",     PEER_ANCHORD | PEER_OPERATOR, on_ping },
+        {},
+};

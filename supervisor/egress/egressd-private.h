@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+#pragma once
+
+/* What the files of egressd share. */
+
+#include "audit/audit.h"
+#include "egress/denials.h"
+#include "egress/egress-state.h"
+#include "egress/egressd.h"
+#include "egress/grant-map.h"
+#include "egress/host-addresses.h"
+#include "egress/resolver.h"
+#include "ipc/ipc.h"
+
+enum {
+        EGRESSD_BEAT_USEC = 2 * 1000 * 1000,
+        EGRESSD_UNWATCHED_USEC = 10 * 1000 * 1000,
+        EGRESSD_GRANT_USEC = 30 * 1000 * 1000, /* for new connects */
+        EGRESSD_REQUESTS_MAX = 512,
+        EGRESSD_RECORDS_MAX = 50000,           /* audit records of one run */
+        EGRESSD_NETWORKS_MAX = 64,
+        EGRESSD_SYNTHETIC_TTL = 300,
+};
+
+typedef struct Watcher Watcher;
+typedef struct EgressRequest EgressRequest;
+
+struct Egressd {
+        sd_event *event;            /* ref */
+        IpcServer *server;          /* owned */
+        AuditClient *audit;         /* owned */
+        GrantMap *map;              /* owned */
+        EgressState *state;         /* owned */
+        Resolver *resolver;         /* owned */
+        HostAddresses *own;         /* owned */
+        Denials *denials;           /* owned */
+        AddressRange networks[EGRESSD_NETWORKS_MAX];
+        size_t n_networks;
+        Watcher *watchers;          /* owned; egressd-watch.c */
+        EgressRequest *requests;    /* owned; egressd-connect.c */
+        size_t n_requests;
+        sd_event_source *beat;      /* owned */
+        uint64_t n_beats;
+        bool ping_pending;
+        bool audit_works;           /* as of the last ping or record */
+        uint64_t audit_lost_usec;   /* since when it does not; 0: it does */
+};
+
+/* egressd.c: reads host.json again (resolvers, networks). */
+int egressd_read_host(Egressd *e);
+
+/* egressd-watch.c: heartbeat, watchers, grants that end. */
+int egressd_start_beat(Egressd *e);
+int egressd_watch(Egressd *e, IpcCall *call);
+void egressd_watchers_done(Egressd *e);
+/* Takes the grants of a run (those of one cgroup, unless it is 0) out of the map, tells their owners, forgets them. */
+void egressd_revoke(Egressd *e, EgressRun *run, uint64_t cgroup);
+
+/* egressd-record.c: what is written to the audit log. */
+void egressd_note_audit(Egressd *e, int r);
+int egressd_record(Egressd *e, EgressRun *run, const char *event, const char *actor, json_t *data, AuditDone done, void *userdata);
+/* A denial: counted, told, aggregated. `name` and `detail` may be text from the guest. */
+void egressd_deny(Egressd *e, EgressRun *run, const Peer *peer, const char *event, const char *rule, const char *name,
+                  uint16_t port, const char *reason, const char *detail);
+bool egressd_over_budget(const EgressRun *run);
+int egressd_new_denials(Egressd *e);
+
+/* egressd-connect.c */
+int egressd_on_look(IpcCall *call, json_t *params, void *userdata);
+int egressd_on_connect(IpcCall *call, json_t *params, void *userdata);
+int egressd_on_done(IpcCall *call, json_t *params, void *userdata);
+void egressd_requests_done(Egressd *e);
+/* No request goes on that belongs to this run. */
+void egressd_requests_cancel(Egressd *e, const EgressRun *run);
+
+/* egressd-methods.c */
+extern const IpcMethod egressd_methods[];

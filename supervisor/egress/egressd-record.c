@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "egress/egressd-private.h"
+#include "util/json.h"
+#include "util/log.h"
+
+void egressd_note_audit(Egressd *e, int r) {
+        uint64_t now = time_boottime();
+
+        if (r < 0) {
+                if (e->audit_lost_usec == 0) {
+                        e->audit_lost_usec = now;
+                        log_error_errno(r, "the audit log does not answer: nothing is granted, and connections end in ten seconds");
+                }
+                e->audit_works = false;
+                return;
+        }
+
+        e->audit_works = true;
+        if (e->audit_lost_usec == 0)
+                return;
+
+        log_notice("the audit log answers again, after %lu s", (unsigned long) ((now - e->audit_lost_usec) / 1000000));
+        (void) audit_append(e->audit, "enforcer.back", NULL, NULL, NULL,
+                            json_pack("{s:s, s:I}", "enforcer", "auditd", "lost_usec", (json_int_t) (now - e->audit_lost_usec)),
+                            NULL, NULL);
+        e->audit_lost_usec = 0;
+}
+
+bool egressd_over_budget(const EgressRun *run) {
+        return run->n_records >= EGRESSD_RECORDS_MAX;
+}
+
+/* run NULL: it is gone already. */
+static int record(Egressd *e, EgressRun *run, const char *id, const char *event, const char *actor, json_t *data,
+                  AuditDone done, void *userdata) {
+        if (!data)
+                return -ENOMEM;
+        if (run)
+                run->n_records++;
+        return audit_append(e->audit, event, id, NULL, actor, data, done, userdata);
+}
+
+int egressd_record(Egressd *e, EgressRun *run, const char *event, const char *actor, json_t *data, AuditDone done, void *userdata) {
+        return record(e, run, run->id, event, actor, data, done, userdata);
+}
+
+static void on_denial_told(int r, void *userdata) {
+        egressd_note_audit(userdata, r);
+}
+
+static void tell_denial(const Denial *d, void *userdata) {
+        Egressd *e = userdata;
+        EgressRun *run = egress_state_find(e->state, d->run);
+        json_t *data;
+        int r;
+
+        /* Over its budget a run is denied everything; one record said so, and no more follow. */
+        if (run && egressd_over_budget(run) && strcmp(d->reason, "record-budget") != 0)
+                return;
+
+        data = json_pack("{s:s, s:s, s:s, s:i, s:I, s:s*}", "name", d->name, "rule", d->rule, "reason", d->reason,
+                         "port", d->port, "count", (json_int_t) d->count, "detail", d->detail);
+        r = record(e, run, d->run, d->event, d->unit, data, on_denial_told, e);
+        if (r < 0)
+                log_warning_errno(r, "run %s: a denial of %s could not be recorded", d->run, d->name);
+}
+
+int egressd_new_denials(Egressd *e) {
+        return denials_new(&e->denials, tell_denial, e);
+}
+
+void egressd_deny(Egressd *e, EgressRun *run, const Peer *peer, const char *event, const char *rule, const char *name,
+                  uint16_t port, const char *reason, const char *detail) {
+        _cleanup_free_ char *safe_name = NULL, *safe_detail = NULL;
+        Denial d = { .event = event, .rule = (char *) rule, .port = port, .reason = (char *) reason, .unit = peer->unit };
+        int r;
+
+        safe_name = text_escape(name, strnlen(name, 256), false);
+        safe_detail = detail ? text_escape(detail, strnlen(detail, 256), false) : NULL;
+        if (!safe_name || (detail && !safe_detail)) {
+                log_oom();
+                return;
+        }
+
+        d.name = safe_name;
+        d.detail = safe_detail;
+        (void) snprintf(d.run, sizeof(d.run), "%s", run ? run->id : peer->run);
+        r = denials_add(e->denials, time_boottime(), &d);
+        if (r < 0)
+                log_warning_errno(r, "run %s: a denial of %s could not be counted", d.run, safe_name);
+}

@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+
+/*
+ * The heartbeat. Every two seconds auditd is pinged; when it answers, the kernel's map is told that
+ * egressd lives and everybody who watches gets a beat. Without an answer there is no beat of either kind.
+ *
+ * A watcher is a `more` call of io.anchorhold.Egress.Watch that is never answered for good. Through it a proxy
+ * learns which of its grants are revoked; without it nobody could tell it, so a grant whose owner has no
+ * watcher for ten seconds is revoked in the kernel instead.
+ */
+
+#include <errno.h>
+
+#include "egress/egressd-private.h"
+#include "util/json.h"
+#include "util/log.h"
+
+enum { WATCHERS_MAX = 1024 };
+
+struct Watcher {
+        Watcher *next;   /* owned */
+        IpcCall *call;   /* ref */
+        uint64_t cgroup;
+};
+
+static Watcher *watcher_free(Watcher *w) {
+        if (w)
+                (void) ipc_call_unref(w->call);
+        free(w);
+        return NULL;
+}
+
+void egressd_watchers_done(Egressd *e) {
+        while (e->watchers) {
+                Watcher *w = e->watchers;
+
+                e->watchers = w->next;
+                (void) watcher_free(w);
+        }
+}
+
+static void drop_dead_watchers(Egressd *e) {
+        for (Watcher **at = &e->watchers; *at;) {
+                Watcher *w = *at;
+
+                if (ipc_call_is_live(w->call)) {
+                        at = &w->next;
+                        continue;
+                }
+                *at = w->next;
+                (void) watcher_free(w);
+        }
+}
+
+static void notify(Egressd *e, Watcher *w, json_t *revoked) {
+        json_t *params = json_pack("{s:I, s:O*}", "heartbeat", (json_int_t) e->n_beats, "revoked", revoked);
+        int r;
+
+        if (!params)
+                return;
+        r = ipc_call_notify(w->call, params);
+        if (r < 0)
+                log_debug("a watcher cannot be told: it will notice by itself");
+}
+
+int egressd_watch(Egressd *e, IpcCall *call) {
+        const Peer *peer = ipc_call_peer(call);
+        size_t n = 0;
+        Watcher *w;
+
+        if (!ipc_call_wants_more(call))
+                return ipc_call_refuse(call, "BadInput", "Watch needs `more`");
+        for (const Watcher *i = e->watchers; i; i = i->next)
+                n++;
+        if (n >= WATCHERS_MAX)
+                return -EBUSY;
+
+        w = malloc(sizeof(*w));
+        if (!w)
+                return -ENOMEM;
+        *w = (Watcher) { .next = e->watchers, .call = ipc_call_ref(call), .cgroup = peer->cgroup_id };
+        e->watchers = w;
+        if (e->audit_works)
+                notify(e, w, NULL);
+        return 0;
+}
+
+void egressd_revoke(Egressd *e, EgressRun *run, uint64_t cgroup) {
+        drop_dead_watchers(e);
+
+        for (EgressGrant *g = run->grants, *next; g; g = next) {
+                uint64_t owner = g->cgroup;
+                int r;
+
+                next = g->next;
+                if (cgroup != 0 && owner != cgroup)
+                        continue;
+
+                /* Also what an earlier life of ours granted to it, whose ids are not known any more. */
+                r = grant_map_revoke_cgroup(e->map, owner);
+                if (r < 0)
+                        log_error_errno(r, "run %s: the grants of %s cannot be revoked; they end with its cgroup", run->id, g->unit);
+
+                for (Watcher *w = e->watchers; w; w = w->next)
+                        if (w->cgroup == owner) {
+                                _cleanup_json_ json_t *revoked = json_pack("[I]", (json_int_t) g->id);
+
+                                notify(e, w, revoked);
+                        }
+                egress_run_remove_grant(e->state, g);
+        }
+}
+
+static bool is_watched(const Egressd *e, uint64_t cgroup) {
+        for (const Watcher *w = e->watchers; w; w = w->next)
+                if (w->cgroup == cgroup)
+                        return true;
+        return false;
+}
+
+static void revoke_unwatched(Egressd *e) {
+        uint64_t now = time_boottime();
+
+        for (EgressRun *run = egress_state_runs(e->state); run; run = run->next) {
+                uint64_t orphan = 0;
+
+                for (EgressGrant *g = run->grants; g; g = g->next) {
+                        if (is_watched(e, g->cgroup))
+                                g->unwatched_usec = 0;
+                        else if (g->unwatched_usec == 0)
+                                g->unwatched_usec = now;
+                        else if (now - g->unwatched_usec > EGRESSD_UNWATCHED_USEC)
+                                orphan = g->cgroup;
+                }
+                if (orphan) /* others, if there are any, at the next beat */
+                        egressd_revoke(e, run, orphan);
+        }
+}
+
+static void on_ping(int r, void *userdata) {
+        Egressd *e = userdata;
+
+        e->ping_pending = false;
+        egressd_note_audit(e, r);
+        if (r < 0)
+                return;
+
+        r = grant_map_heartbeat(e->map);
+        if (r < 0) {
+                log_error_errno(r, "no heartbeat for the fence");
+                return;
+        }
+
+        e->n_beats++;
+        for (Watcher *w = e->watchers; w; w = w->next)
+                notify(e, w, NULL);
+}
+
+static int on_beat(sd_event_source *s, uint64_t usec, void *userdata) {
+        Egressd *e = userdata;
+        int r;
+
+        drop_dead_watchers(e);
+        revoke_unwatched(e);
+        denials_tick(e->denials, time_boottime());
+
+        if (!e->ping_pending) {
+                e->ping_pending = true;
+                r = audit_ping(e->audit, on_ping, e);
+                if (r < 0) {
+                        e->ping_pending = false;
+                        egressd_note_audit(e, r);
+                }
+        }
+
+        r = sd_event_source_set_time_relative(s, EGRESSD_BEAT_USEC);
+        if (r >= 0)
+                r = sd_event_source_set_enabled(s, SD_EVENT_ONESHOT);
+        if (r < 0)
+                return sd_event_exit(e->event, r); /* a heart that stopped must not look alive */
+        return 0;
+}
+
+int egressd_start_beat(Egressd *e) {
+        return sd_event_add_time_relative(e->event, &e->beat, CLOCK_MONOTONIC, 0, 10 * 1000, on_beat, e);
+}

@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+
+/*
+ * egressd decides, for every run, which names it may look up and where its proxy and its inject may connect.
+ *
+ * It is asked over varlink (io.anchorhold.Egress, docs/interfaces.md). Policy it reads itself: anchord names a workflow and
+ * can widen nothing. Per run the policy is frozen when the run is registered (egress-state.c).
+ *
+ * What holds at every moment:
+ *  - Nothing is granted without an audit record that auditd acknowledged before the answer left.
+ *  - Only addresses that address_judge() admits get into the map; what the asker is told to connect to is exactly what is in it.
+ *  - The heartbeat, in the kernel's map and towards the watchers, beats only while auditd answers pings. So when auditd is
+ *    gone or stuck, or when this process is, every connection of every run ends within ten seconds, by the kernel
+ *    (packets without a fresh heartbeat are dropped) and by the proxies themselves.
+ *  - A grant whose owner watches no more (its process died) is revoked after ten seconds.
+ *  - A run that is not registered gets nothing.
+ *
+ * At a crash: registrations, names and grants are in SQLite; the map's entries are the kernel's. A new process adopts them:
+ * open connections go on if it beats within ten seconds, new connects need new grants, and entries whose owners do not come
+ * back to watch are revoked. Requests under way are lost; their callers see a broken connection and deny.
+ *
+ * egressd.c has start-up and configuration, egressd-methods.c the table and the short methods, egressd-connect.c the
+ * way from a question to a grant, egressd-watch.c heartbeat and watchers, egressd-record.c the audit side.
+ */
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+
+#include "egress/egressd-private.h"
+#include "util/io.h"
+#include "util/log.h"
+
+static size_t configured_servers(const HostConfig *host, ResolverServer ret[static RESOLVER_SERVERS_MAX]) {
+        _cleanup_free_ char *text = NULL;
+        size_t size, n = 0;
+
+        for (size_t i = 0; i < json_array_size(host->resolvers) && n < RESOLVER_SERVERS_MAX; i++)
+                if (address_parse(json_string_value(json_array_get(host->resolvers, i)), &ret[n].address) >= 0)
+                        ret[n++].port = 53;
+        if (json_array_size(host->resolvers) > 0)
+                return n;
+
+        if (io_read_file(AT_FDCWD, "/etc/resolv.conf", 64 * 1024, &text, &size) < 0)
+                return 0;
+        return resolver_parse_resolv_conf(text, ret);
+}
+
+int egressd_read_host(Egressd *e) {
+        ResolverServer servers[RESOLVER_SERVERS_MAX];
+        _cleanup_(policy_freep) Policy *set = NULL;
+        const HostConfig *host;
+        size_t n;
+        int r;
+
+        r = policy_load(&set, "", NULL, NULL);
+        if (r < 0)
+                return r;
+
+        host = policy_host(set);
+        n = configured_servers(host, servers);
+        if (n == 0)
+                log_warning("there is no resolver, neither in host.json nor in /etc/resolv.conf: no name will resolve");
+        resolver_set_servers(e->resolver, servers, n);
+
+        e->n_networks = 0;
+        for (size_t i = 0; i < json_array_size(host->networks); i++) {
+                const char *text = json_string_value(json_array_get(host->networks, i));
+
+                if (e->n_networks >= EGRESSD_NETWORKS_MAX || address_parse_range(text, &e->networks[e->n_networks]) < 0) {
+                        log_warning("host.json: the network %s is ignored", text);
+                        continue;
+                }
+                e->n_networks++;
+        }
+        return 0;
+}
+
+/* Whatever is in the map and belongs to no run that we know is nobody's. */
+static int open_map(Egressd *e, bool fresh) {
+        int r;
+
+        r = grant_map_open(&e->map, NULL);
+        if (r < 0)
+                return log_error_errno(r, "cannot open the fence's maps (has anchor-bpf.service run?)");
+
+        if (fresh || egress_state_count(e->state) == 0) {
+                r = grant_map_revoke_all(e->map);
+                if (r < 0)
+                        return log_error_errno(r, "cannot clear the fence's maps");
+        }
+        return 0;
+}
+
+static int open_server(Egressd *e) {
+        int r;
+
+        r = ipc_server_new(&e->server, e->event, egressd_methods, e);
+        if (r < 0)
+                return r;
+
+        ipc_server_set_limits(e->server, 1024, 128);
+        r = ipc_server_listen_systemd(e->server, "egress");
+        if (r < 0)
+                return log_error_errno(r, "no listening socket from systemd (anchor-egressd.socket)");
+        return 0;
+}
+
+int egressd_new(Egressd **ret, sd_event *event) {
+        _cleanup_(egressd_freep) Egressd *e = NULL;
+        bool fresh;
+        int r;
+
+        e = calloc(1, sizeof(*e));
+        if (!e)
+                return -ENOMEM;
+        e->event = sd_event_ref(event);
+
+        r = egress_state_open(&e->state, EGRESSD_STATE_DIR, "", &fresh);
+        if (r < 0)
+                return log_error_errno(r, "cannot open the state in %s", EGRESSD_STATE_DIR);
+        r = open_map(e, fresh);
+        if (r < 0)
+                return r;
+        r = host_addresses_new(&e->own);
+        if (r < 0)
+                return log_error_errno(r, "cannot watch this host's addresses");
+        r = resolver_new(&e->resolver, event);
+        if (r < 0)
+                return r;
+        r = egressd_read_host(e);
+        if (r < 0)
+                return log_error_errno(r, "cannot read the host's configuration");
+        r = egressd_new_denials(e);
+        if (r < 0)
+                return r;
+        r = audit_client_new(&e->audit, event);
+        if (r < 0)
+                return r;
+        r = open_server(e);
+        if (r < 0)
+                return r;
+        r = egressd_start_beat(e);
+        if (r < 0)
+                return r;
+
+        *ret = TAKE_PTR(e);
+        return 0;
+}
+
+Egressd *egressd_free(Egressd *e) {
+        if (!e)
+                return NULL;
+
+        sd_event_source_disable_unref(e->beat);
+        egressd_requests_done(e);
+        egressd_watchers_done(e);
+        ipc_server_free(e->server);
+        audit_client_free(e->audit);
+        denials_free(e->denials);
+        resolver_free(e->resolver);
+        host_addresses_free(e->own);
+        grant_map_free(e->map);
+        egress_state_free(e->state);
+        sd_event_unref(e->event);
+        free(e);
+        return NULL;
+}

@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+#pragma once
+
+/* The process that decides what a run may reach: names, rules, addresses, grants. See egressd.c. */
+
+#include <systemd/sd-event.h>
+
+#include "util/cleanup.h"
+
+#define EGRESSD_STATE_DIR "/var/lib/anchorhold/egress"
+#define EGRESS_SOCKET "/run/anchorhold/egress.sock"
+
+typedef struct Egressd Egressd;
+
+/* Everything but the loop. Takes the listening descriptors that systemd passed as "egress". */
+int egressd_new(Egressd **ret, sd_event *event);
+Egressd *egressd_free(Egressd *e);
+DEFINE_CLEANUP(Egressd *, egressd_free)

@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <string.h>
+
+#include "egress/agreement.h"
+#include "util/cleanup.h"
+
+static void test_agreement(void **state) {
+        static const struct {
+                EgressProtocol expected;
+                Observed seen;
+                const char *reason;
+        } cases[] = {
+                { EGRESS_TLS,  { EGRESS_TLS, .sni = "api.example.org" }, NULL },
+                { EGRESS_TLS,  { EGRESS_TLS, .sni = "API.Example.ORG" }, NULL },
+                { EGRESS_TLS,  { EGRESS_TLS, .sni = "api.example.org." }, NULL },
+                { EGRESS_TLS,  { EGRESS_TLS }, "no-sni" },
+                { EGRESS_TLS,  { EGRESS_TLS, .sni = "other.example.org" }, "fronting" },
+                { EGRESS_TLS,  { EGRESS_TLS, .sni = "api.example.org:443" }, "fronting" },
+                { EGRESS_TLS,  { EGRESS_TLS, .sni = "203.0.113.1" }, "fronting" },
+                { EGRESS_TLS,  { EGRESS_TLS, .sni = "api.example.org", .ech = true }, "ech" },
+                { EGRESS_TLS,  { EGRESS_HTTP, .host = "api.example.org" }, "protocol" },
+                { EGRESS_TLS,  { EGRESS_RAW }, "protocol" },
+                { EGRESS_HTTP, { EGRESS_HTTP, .host = "api.example.org" }, NULL },
+                { EGRESS_HTTP, { EGRESS_HTTP, .host = "api.example.org:8080" }, NULL },
+                { EGRESS_HTTP, { EGRESS_HTTP, .host = "api.example.org:80" }, "fronting" },
+                { EGRESS_HTTP, { EGRESS_HTTP, .host = "other.example.org" }, "fronting" },
+                { EGRESS_HTTP, { EGRESS_HTTP, .host = "" }, "fronting" },
+                { EGRESS_HTTP, { EGRESS_HTTP }, "fronting" },
+                { EGRESS_HTTP, { EGRESS_TLS, .sni = "api.example.org" }, "protocol" },
+                { EGRESS_RAW,  { EGRESS_RAW }, NULL },
+                { EGRESS_RAW,  { EGRESS_TLS, .sni = "other.example.org" }, NULL },
+        };
+
+        for (size_t i = 0; i < ELEMENTSOF(cases); i++) {
+                const char *reason = agreement_check("api.example.org", 8080, cases[i].expected, &cases[i].seen);
+
+                if (!reason != !cases[i].reason || (reason && strcmp(reason, cases[i].reason) != 0))
+                        fail_msg("case %zu: %s instead of %s", i, reason ?: "fine", cases[i].reason ?: "fine");
+        }
+}
+
+static void test_protocols(void **state) {
+        EgressProtocol p;
+
+        for (int i = EGRESS_TLS; i <= EGRESS_RAW; i++) {
+                assert_return_code(protocol_from_text(protocol_to_text((EgressProtocol) i), &p), 0);
+                assert_int_equal(p, i);
+        }
+        assert_true(protocol_from_text("quic", &p) < 0);
+        assert_true(protocol_from_text("", &p) < 0);
+}
+
+int main(void) {
+        const struct CMUnitTest tests[] = {
+                cmocka_unit_test(test_agreement),
+                cmocka_unit_test(test_protocols),
+        };
+
+        return cmocka_run_group_tests(tests, NULL, NULL);
+}

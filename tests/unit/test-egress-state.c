@@ -1,0 +1,245 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <fcntl.h>
+#include <ftw.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "egress/egress-state.h"
+#include "util/io.h"
+
+#define RUN_A "raaaaaaaaaaaa"
+#define RUN_B "rbbbbbbbbbbbb"
+
+static char root[] = "/tmp/test-egress-state.XXXXXX";
+static char dir[64];
+
+static int remove_one(const char *path, const struct stat *st, int type, struct FTW *ftw) {
+        return remove(path);
+}
+
+static void put(const char *path, const char *text) {
+        char full[512], *p;
+
+        (void) snprintf(full, sizeof(full), "%s%s", root, path);
+        for (p = full + strlen(root) + 1; (p = strchr(p, '/')); *p++ = '/') {
+                *p = '\0';
+                (void) mkdir(full, 0755);
+        }
+        assert_return_code(io_write_file_atomic(AT_FDCWD, full, text, strlen(text), 0644), 0);
+}
+
+static int setup(void **state) {
+        strcpy(strchr(root, '.') + 1, "XXXXXX");
+        if (!mkdtemp(root))
+                return -1;
+        (void) snprintf(dir, sizeof(dir), "%s/state", root);
+        if (mkdir(dir, 0700) < 0)
+                return -1;
+
+        put("/usr/lib/anchorhold/policy/egress/some.json",
+            "{\"allow\": [{\"name\": \"api.example.org\", \"ports\": [443]}, {\"name\": \"*.cdn.example.org\", \"ports\": [443], \"max_names\": 3}]}");
+        put("/usr/lib/anchorhold/policy/workflows/fix.json",
+            "{\"template\": \"base\", \"egress\": \"some\", \"repository\": true,"
+            " \"steps\": [{\"name\": \"check\", \"kind\": \"check\", \"argv\": [\"make\"], \"timeout\": \"1min\"}],"
+            " \"verify\": {\"egress\": null, \"steps\": [{\"name\": \"check\", \"kind\": \"check\", \"argv\": [\"make\"], \"timeout\": \"1min\"}]}}");
+        return 0;
+}
+
+static int teardown(void **state) {
+        return nftw(root, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+}
+
+static EgressState *reopen(EgressState *s, bool expect_fresh) {
+        bool fresh;
+
+        egress_state_free(s);
+        assert_return_code(egress_state_open(&s, dir, root, &fresh), 0);
+        assert_int_equal(fresh, expect_fresh);
+        return s;
+}
+
+static EgressRun *enroll(EgressState *s, const char *id, const char *stage) {
+        _cleanup_free_ char *reason = NULL;
+        EgressRun *run = NULL;
+        int r;
+
+        r = egress_state_register(s, id, "fix", stage, &run, &reason);
+        if (r != 0)
+                fail_msg("register: %d %s", r, reason ?: "");
+        return run;
+}
+
+static void test_register(void **state) {
+        EgressState *s = reopen(NULL, true);
+        _cleanup_free_ char *reason = NULL;
+        EgressRun *run, *again;
+        EgressDecision d;
+
+        run = enroll(s, RUN_A, "work");
+        assert_non_null(run->policy);
+        assert_int_equal(strlen(run->digest), 64);
+        egress_policy_decide(run->policy, "api.example.org", 443, NULL, NULL, &d);
+        assert_int_equal(d.verdict, EGRESS_PASS);
+        assert_string_equal(d.rule, "egress/some.json#/allow/0");
+
+        assert_return_code(egress_state_register(s, RUN_A, "fix", "work", &again, &reason), 0);
+        assert_ptr_equal(run, again);
+        assert_int_equal(egress_state_register(s, RUN_A, "fix", "verify", &again, &reason), EGRESS_STATE_E_CONFLICT);
+
+        assert_int_equal(egress_state_register(s, RUN_B, "nope", "work", &again, &reason), EGRESS_STATE_E_NO_POLICY);
+        assert_non_null(reason);
+
+        /* the verify stage has its own egress: none */
+        run = enroll(s, RUN_B, "verify");
+        assert_null(run->policy);
+        assert_string_equal(run->digest, "none");
+        assert_int_equal(egress_state_count(s), 2);
+
+        egress_state_release(s, run);
+        egress_state_release(s, egress_state_find(s, RUN_A));
+        assert_int_equal(egress_state_count(s), 0);
+        s = reopen(s, false);
+        assert_int_equal(egress_state_count(s), 0);
+        egress_state_free(s);
+}
+
+/* What is on disk may change; a run's policy does not, and not by a restart either. */
+static void test_frozen(void **state) {
+        EgressState *s = reopen(NULL, true);
+        char path[512], digest[HEX_SHA256_SIZE];
+        EgressDecision d;
+        EgressRun *run;
+
+        run = enroll(s, RUN_A, "work");
+        strcpy(digest, run->digest);
+        put("/etc/anchorhold/policy/egress/some.json", "{\"allow\": [{\"name\": \"*.example.net\", \"ports\": [443]}]}");
+
+        s = reopen(s, false);
+        run = egress_state_find(s, RUN_A);
+        assert_non_null(run);
+        assert_false(run->lost);
+        assert_string_equal(run->digest, digest);
+        egress_policy_decide(run->policy, "api.example.org", 443, NULL, NULL, &d);
+        assert_int_equal(d.verdict, EGRESS_PASS);
+        egress_policy_decide(run->policy, "x.example.net", 443, NULL, NULL, &d);
+        assert_int_equal(d.verdict, EGRESS_DENY);
+
+        run = enroll(s, RUN_B, "work");
+        assert_string_not_equal(run->digest, digest);
+
+        /* a frozen copy that somebody changed is not believed */
+        (void) snprintf(path, sizeof(path), "/state/frozen/%s/usr/lib/anchorhold/policy/egress/some.json", RUN_A);
+        put(path, "{\"allow\": [{\"name\": \"*.example.net\", \"ports\": [443]}]}");
+        s = reopen(s, false);
+        run = egress_state_find(s, RUN_A);
+        assert_true(run->lost);
+        assert_null(run->policy);
+
+        egress_state_release(s, run);
+        (void) snprintf(path, sizeof(path), "%s/state/frozen/%s", root, RUN_A);
+        assert_int_equal(access(path, F_OK), -1);
+        egress_state_free(s);
+}
+
+static void test_names(void **state) {
+        EgressState *s = reopen(NULL, true);
+        uint32_t first, second, address;
+        EgressRun *run, *other;
+        char name[64];
+        Address a;
+        bool new;
+
+        run = enroll(s, RUN_A, "work");
+        other = enroll(s, RUN_B, "work");
+        assert_return_code(egress_run_admit_name(s, run, "api.example.org", &first, &new), 0);
+        assert_true(new);
+        assert_int_equal(first, SYNTHETIC_NETWORK + 1);
+        assert_return_code(egress_run_admit_name(s, run, "a.cdn.example.org", &second, &new), 0);
+        assert_int_not_equal(first, second);
+        assert_return_code(egress_run_admit_name(s, run, "api.example.org", &address, &new), 0);
+        assert_false(new);
+        assert_int_equal(address, first);
+
+        a = address_from_ipv4(second);
+        assert_string_equal(egress_run_name_of(run, &a), "a.cdn.example.org");
+        assert_null(egress_run_name_of(other, &a));
+        a = address_from_ipv4(SYNTHETIC_NETWORK);
+        assert_null(egress_run_name_of(run, &a));
+        a = address_from_ipv4(0xc6140001); /* 198.20.0.1, just outside */
+        assert_null(egress_run_name_of(run, &a));
+        assert_return_code(address_parse("1.1.1.1", &a), 0);
+        assert_null(egress_run_name_of(run, &a));
+
+        /* the wildcard says three; its budget is not the other run's, and survives a restart */
+        assert_return_code(egress_run_admit_name(s, run, "b.cdn.example.org", &address, &new), 0);
+        s = reopen(s, false);
+        run = egress_state_find(s, RUN_A);
+        a = address_from_ipv4(second);
+        assert_string_equal(egress_run_name_of(run, &a), "a.cdn.example.org");
+        assert_return_code(egress_run_admit_name(s, run, "c.cdn.example.org", &address, &new), 0);
+        assert_int_equal(egress_run_admit_name(s, run, "d.cdn.example.org", &address, &new), EGRESS_STATE_E_BUDGET);
+        assert_return_code(egress_run_admit_name(s, run, "a.cdn.example.org", &address, &new), 0);
+        assert_int_equal(address, second);
+        assert_return_code(egress_run_admit_name(s, egress_state_find(s, RUN_B), "d.cdn.example.org", &address, &new), 0);
+
+        for (int i = (int) egress_run_count_names(run); i < RUN_NAMES_MAX; i++) {
+                (void) snprintf(name, sizeof(name), "n%d.example.com", i); /* not of a wildcard: no budget */
+                assert_return_code(egress_run_admit_name(s, run, name, &address, &new), 0);
+        }
+        assert_int_equal(egress_run_admit_name(s, run, "last.example.com", &address, &new), EGRESS_STATE_E_NAMES);
+        egress_state_free(s);
+}
+
+static void test_grants(void **state) {
+        EgressState *s = reopen(NULL, true);
+        EgressGrant *g, *h;
+        EgressRun *run;
+        uint64_t id;
+
+        run = enroll(s, RUN_A, "work");
+        assert_return_code(egress_run_add_grant(s, run, "anchor-proxy@" RUN_A ".service", 77, "api.example.org", 443, "rule",
+                                                (uint64_t[]) { 5, 6 }, 2, &g), 0);
+        id = g->id;
+        assert_return_code(egress_run_add_grant(s, run, "u", 78, "api.example.org", 443, "rule", (uint64_t[]) { 7 }, 1, &h), 0);
+        assert_ptr_equal(egress_run_find_grant(run, id, 77), g);
+        assert_null(egress_run_find_grant(run, id, 78)); /* another cgroup's */
+
+        s = reopen(s, false);
+        run = egress_state_find(s, RUN_A);
+        g = egress_run_find_grant(run, id, 77);
+        assert_non_null(g);
+        assert_int_equal(g->n_fence, 0);
+        assert_string_equal(g->name, "api.example.org");
+        egress_run_remove_grant(s, g);
+        assert_int_equal(run->n_grants, 1);
+
+        /* an id is never used twice, not even across restarts */
+        s = reopen(s, false);
+        run = egress_state_find(s, RUN_A);
+        egress_run_remove_grant(s, run->grants);
+        s = reopen(s, false);
+        run = egress_state_find(s, RUN_A);
+        assert_return_code(egress_run_add_grant(s, run, "u", 78, "n", 1, "r", (uint64_t[]) { 7 }, 1, &h), 0);
+        assert_true(h->id > id + 1);
+        egress_state_free(s);
+}
+
+int main(void) {
+        const struct CMUnitTest tests[] = {
+                cmocka_unit_test_setup_teardown(test_register, setup, teardown),
+                cmocka_unit_test_setup_teardown(test_frozen, setup, teardown),
+                cmocka_unit_test_setup_teardown(test_names, setup, teardown),
+                cmocka_unit_test_setup_teardown(test_grants, setup, teardown),
+        };
+
+        return cmocka_run_group_tests(tests, NULL, NULL);
+}
