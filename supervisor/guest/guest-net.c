@@ -103,6 +103,9 @@ int guest_setup_network(const json_t *network) {
         if (fd < 0)
                 return -errno;
 
+        /* The run's network is IPv4; without this the guest would solicit routers for ever. */
+        (void) guest_write_file("/proc/sys/net/ipv6/conf/eth0/disable_ipv6", "1");
+
         r = set_interface(fd, "eth0", address, mask, json_integer_value(json_object_get(network, "mtu")));
         if (r < 0)
                 return r;

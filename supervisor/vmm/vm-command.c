@@ -12,6 +12,7 @@
  *   tsc_early_khz  microvm has neither HPET nor PM timer; calibrating against the PIT under TCG now and
  *                  then fails, and the guest hangs without a word
  *   reboot=t       with panic=-1 and -no-reboot a panic ends QEMU at once instead of leaving a dead VM
+ *   pci=off        there is no PCI to look for
  *   mitigations    of what speculates: nothing does under TCG
  */
 
@@ -71,7 +72,7 @@ static void add_machine(Argv *a, const VmSpec *spec, const VmParts *parts) {
         add(a, "-sandbox");
         add(a, "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny");
         add(a, "-M");
-        add(a, "microvm,x-option-roms=off,isa-serial=on,rtc=on,usb=off,dump-guest-core=off,mem-merge=off");
+        add(a, "microvm,isa-serial=on,rtc=on,usb=off,dump-guest-core=off,mem-merge=off");
         add(a, "-accel");
         add(a, "%s", spec->kvm ? "kvm" : "tcg,thread=multi,tb-size=128");
         add(a, "-cpu");
@@ -93,7 +94,7 @@ static void add_kernel(Argv *a, const VmSpec *spec, const VmParts *parts) {
         add(a, "-initrd");
         add(a, "/proc/self/fd/%d", parts->initrd);
         add(a, "-append");
-        add(a, "%s%s%s", parts->cmdline, tsc, spec->kvm ? "" : " mitigations=off");
+        add(a, "%s pci=off%s%s", parts->cmdline, tsc, spec->kvm ? "" : " mitigations=off");
 }
 
 static void add_disk(Argv *a, const char *serial, int fd, bool read_only) {
