@@ -1,0 +1,464 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+
+/*
+ * llhttp does the reading, with every leniency off; a fresh parser for each message. It is stopped at
+ * each event by HPE_PAUSED from its callbacks. On top of what it refuses by itself, refused are: other
+ * versions than the ones below, a Transfer-Encoding that is not exactly "chunked", a field value with a
+ * line end or another control character in it, CONNECT, a switch of protocols, and anything
+ * above the named maxima. Trailers are read and dropped; they count against the same maxima.
+ */
+
+#include "inject/http-message.h"
+
+#include <errno.h>
+#include <llhttp.h>
+#include <string.h>
+#include <strings.h>
+
+typedef struct Span {
+        size_t begin, end; /* in text */
+} Span;
+
+struct HttpReader {
+        llhttp_t parser;
+        llhttp_settings_t settings;
+        HttpKind kind;
+        bool head_request;
+        bool started;     /* a byte of this message was read */
+        bool in_body;     /* the head is complete: fields from here on are trailers */
+        bool over;        /* this message ended */
+
+        Buffer text;      /* method, target, reason, names and values, each with a zero byte */
+        Span method, target, reason, names[HTTP_FIELDS_MAX], values[HTTP_FIELDS_MAX];
+        size_t n_fields, trailer_bytes;
+
+        HttpEvent event;
+        const uint8_t *body;
+        size_t body_size;
+        HttpHead head;
+        int failure; /* errno of a callback */
+        const char *error;
+};
+
+static int http_fail(HttpReader *r, int failure, const char *error) {
+        r->failure = failure;
+        r->error = error;
+        return HPE_USER;
+}
+
+static int span_add(HttpReader *r, Span *span, const char *at, size_t size) {
+        if (size > HTTP_HEAD_MAX - buffer_size(&r->text))
+                return http_fail(r, -EMSGSIZE, "the head is too large");
+        if (buffer_append(&r->text, at, size) < 0)
+                return http_fail(r, -ENOMEM, "out of memory");
+        span->end = buffer_size(&r->text);
+        return 0;
+}
+
+/* Closes a text with its zero byte; the next one starts behind it. */
+static int span_close(HttpReader *r, Span *span, Span *next) {
+        if (buffer_append(&r->text, "", 1) < 0)
+                return http_fail(r, -ENOMEM, "out of memory");
+        if (span->end == 0)
+                span->end = span->begin;
+        if (next)
+                *next = (Span) { .begin = buffer_size(&r->text) };
+        return 0;
+}
+
+static int count_trailer(HttpReader *r, size_t size) {
+        r->trailer_bytes += size;
+        return r->trailer_bytes > HTTP_HEAD_MAX ? http_fail(r, -EMSGSIZE, "the trailer is too large") : 0;
+}
+
+static int on_message_begin(llhttp_t *p) {
+        HttpReader *r = p->data;
+
+        r->started = true;
+        return 0;
+}
+
+static int on_method(llhttp_t *p, const char *at, size_t size) {
+        HttpReader *r = p->data;
+
+        return span_add(r, &r->method, at, size);
+}
+
+static int on_method_complete(llhttp_t *p) {
+        HttpReader *r = p->data;
+
+        return span_close(r, &r->method, &r->target);
+}
+
+static int on_url(llhttp_t *p, const char *at, size_t size) {
+        HttpReader *r = p->data;
+
+        return span_add(r, &r->target, at, size);
+}
+
+static int on_url_complete(llhttp_t *p) {
+        HttpReader *r = p->data;
+
+        return span_close(r, &r->target, &r->names[0]);
+}
+
+static int on_status(llhttp_t *p, const char *at, size_t size) {
+        HttpReader *r = p->data;
+
+        return span_add(r, &r->reason, at, size);
+}
+
+static int on_status_complete(llhttp_t *p) {
+        HttpReader *r = p->data;
+
+        return span_close(r, &r->reason, &r->names[0]);
+}
+
+static int on_field(llhttp_t *p, const char *at, size_t size) {
+        HttpReader *r = p->data;
+
+        if (r->in_body)
+                return count_trailer(r, size);
+        if (r->n_fields == HTTP_FIELDS_MAX)
+                return http_fail(r, -EMSGSIZE, "too many header fields");
+        return span_add(r, &r->names[r->n_fields], at, size);
+}
+
+static int on_field_complete(llhttp_t *p) {
+        HttpReader *r = p->data;
+
+        return r->in_body ? 0 : span_close(r, &r->names[r->n_fields], &r->values[r->n_fields]);
+}
+
+static int on_value(llhttp_t *p, const char *at, size_t size) {
+        HttpReader *r = p->data;
+
+        if (r->in_body)
+                return count_trailer(r, size);
+        return span_add(r, &r->values[r->n_fields], at, size);
+}
+
+static int on_value_complete(llhttp_t *p) {
+        HttpReader *r = p->data;
+        Span *next;
+
+        if (r->in_body)
+                return 0;
+        next = r->n_fields + 1 < HTTP_FIELDS_MAX ? &r->names[r->n_fields + 1] : NULL;
+        return span_close(r, &r->values[r->n_fields++], next);
+}
+
+static const char *span_text(HttpReader *r, Span span) {
+        return (const char *) buffer_data(&r->text) + span.begin;
+}
+
+/* Cuts blanks off the end of a value (they are no part of it) and looks for what must not be in one. */
+static int value_check(HttpReader *r, Span *span) {
+        char *text = (char *) r->text.data + r->text.begin;
+
+        while (span->end > span->begin && (text[span->end - 1] == ' ' || text[span->end - 1] == '\t'))
+                text[--span->end] = 0;
+        for (size_t i = span->begin; i < span->end; i++)
+                if (((unsigned char) text[i] < 0x20 && text[i] != '\t') || text[i] == 0x7f)
+                        return http_fail(r, -EBADMSG, "a control character in a header field");
+        return 0;
+}
+
+/* The spans become pointers only now, because the text may have moved while it grew. */
+static int head_build(HttpReader *r) {
+        HttpHead *h = &r->head;
+        int rc;
+
+        *h = (HttpHead) { .n_fields = r->n_fields, .status = r->parser.status_code };
+        if (r->kind == HTTP_KIND_REQUEST) {
+                h->method = span_text(r, r->method);
+                h->target = span_text(r, r->target);
+                for (const char *p = h->target; *p; p++)
+                        if ((unsigned char) *p <= 0x20 || (unsigned char) *p >= 0x7f)
+                                return http_fail(r, -EBADMSG, "the request's target is not plain ASCII");
+        } else {
+                rc = value_check(r, &r->reason);
+                if (rc != 0)
+                        return rc;
+                h->reason = r->reason.end > r->reason.begin ? span_text(r, r->reason) : "";
+        }
+
+        for (size_t i = 0; i < r->n_fields; i++) {
+                rc = value_check(r, &r->values[i]);
+                if (rc != 0)
+                        return rc;
+                h->fields[i] = (HttpField) { span_text(r, r->names[i]), span_text(r, r->values[i]) };
+        }
+        return 0;
+}
+
+static int head_check(HttpReader *r) {
+        llhttp_t *p = &r->parser;
+        const char *value;
+        size_t n;
+
+        if (p->http_major != 1 || p->http_minor > 1 || (r->kind == HTTP_KIND_REQUEST && p->http_minor != 1))
+                return http_fail(r, -EBADMSG, "not HTTP/1.1");
+        if (r->kind == HTTP_KIND_REQUEST && p->method == HTTP_CONNECT)
+                return http_fail(r, -EBADMSG, "CONNECT inside a connection");
+        if (r->kind == HTTP_KIND_RESPONSE && (p->status_code < 100 || p->status_code > 599 || p->status_code == 101))
+                return http_fail(r, -EBADMSG, "an unexpected status code");
+
+        n = http_head_find(&r->head, "transfer-encoding", &value);
+        if (n > 1 || (n == 1 && (strcasecmp(value, "chunked") != 0 || !(p->flags & F_CHUNKED) || p->http_minor == 0)))
+                return http_fail(r, -EBADMSG, "a transfer coding other than chunked");
+        if (n == 1 && (p->flags & F_CONTENT_LENGTH))
+                return http_fail(r, -EBADMSG, "both Transfer-Encoding and Content-Length");
+        return 0;
+}
+
+static void head_frame(HttpReader *r) {
+        llhttp_t *p = &r->parser;
+        HttpHead *h = &r->head;
+        bool bodiless = r->kind == HTTP_KIND_RESPONSE &&
+                        (r->head_request || p->status_code < 200 || p->status_code == 204 || p->status_code == 304);
+
+        h->has_length = p->flags & F_CONTENT_LENGTH;
+        h->length = h->has_length ? p->content_length : 0;
+        h->keep_alive = llhttp_should_keep_alive(p);
+        p->upgrade = 0; /* nobody has to accept an offer to switch */
+
+        if (bodiless) {
+                p->flags |= F_SKIPBODY;
+                h->framing = HTTP_FRAMING_NONE;
+        } else if (p->flags & F_CHUNKED)
+                h->framing = HTTP_FRAMING_CHUNKED;
+        else if (h->has_length)
+                h->framing = h->length > 0 ? HTTP_FRAMING_LENGTH : HTTP_FRAMING_NONE;
+        else
+                h->framing = r->kind == HTTP_KIND_RESPONSE ? HTTP_FRAMING_CLOSE : HTTP_FRAMING_NONE;
+}
+
+static int on_headers_complete(llhttp_t *p) {
+        HttpReader *r = p->data;
+        int rc;
+
+        rc = head_build(r);
+        if (rc != 0)
+                return rc;
+        rc = head_check(r);
+        if (rc != 0)
+                return rc;
+        head_frame(r);
+
+        r->in_body = true;
+        r->event = HTTP_EVENT_HEAD;
+        return HPE_PAUSED;
+}
+
+static int on_body(llhttp_t *p, const char *at, size_t size) {
+        HttpReader *r = p->data;
+
+        if (size == 0)
+                return 0; /* llhttp calls this when it is resumed with nothing to read */
+        r->event = HTTP_EVENT_BODY;
+        r->body = (const uint8_t *) at;
+        r->body_size = size;
+        return HPE_PAUSED;
+}
+
+static int on_message_complete(llhttp_t *p) {
+        HttpReader *r = p->data;
+
+        r->over = true;
+        r->event = HTTP_EVENT_END;
+        return HPE_PAUSED;
+}
+
+static void reader_restart(HttpReader *r) {
+        llhttp_init(&r->parser, r->kind == HTTP_KIND_REQUEST ? HTTP_REQUEST : HTTP_RESPONSE, &r->settings);
+        r->parser.data = r;
+        buffer_clear(&r->text);
+        r->method = r->target = r->reason = r->names[0] = (Span) {};
+        r->n_fields = r->trailer_bytes = 0;
+        r->started = r->in_body = r->over = false;
+        r->head = (HttpHead) {};
+}
+
+int http_reader_new(HttpReader **ret, HttpKind kind) {
+        HttpReader *r = calloc(1, sizeof(*r));
+
+        if (!r)
+                return -ENOMEM;
+
+        r->kind = kind;
+        llhttp_settings_init(&r->settings);
+        r->settings.on_message_begin = on_message_begin;
+        r->settings.on_method = on_method;
+        r->settings.on_method_complete = on_method_complete;
+        r->settings.on_url = on_url;
+        r->settings.on_url_complete = on_url_complete;
+        r->settings.on_status = on_status;
+        r->settings.on_status_complete = on_status_complete;
+        r->settings.on_header_field = on_field;
+        r->settings.on_header_field_complete = on_field_complete;
+        r->settings.on_header_value = on_value;
+        r->settings.on_header_value_complete = on_value_complete;
+        r->settings.on_headers_complete = on_headers_complete;
+        r->settings.on_body = on_body;
+        r->settings.on_message_complete = on_message_complete;
+        reader_restart(r);
+        *ret = r;
+        return 0;
+}
+
+HttpReader *http_reader_free(HttpReader *r) {
+        if (!r)
+                return NULL;
+        buffer_done(&r->text);
+        free(r);
+        return NULL;
+}
+
+void http_reader_set_head_request(HttpReader *r, bool on) {
+        r->head_request = on;
+}
+
+static int reader_failed(HttpReader *r) {
+        if (r->failure == 0) {
+                r->failure = -EBADMSG;
+                r->error = llhttp_get_error_reason(&r->parser);
+                if (!r->error || !*r->error)
+                        r->error = llhttp_errno_name(llhttp_get_errno(&r->parser));
+        }
+        return r->failure;
+}
+
+int http_reader_feed(HttpReader *r, const void *data, size_t size, size_t *ret_used,
+                     HttpEvent *ret_event, const uint8_t **ret_body, size_t *ret_body_size) {
+        enum llhttp_errno e;
+
+        if (r->failure != 0)
+                return r->failure;
+        if (r->over && size > 0)
+                reader_restart(r);
+
+        r->event = HTTP_EVENT_MORE;
+        r->body = NULL;
+        r->body_size = 0;
+        if (llhttp_get_errno(&r->parser) == HPE_PAUSED)
+                llhttp_resume(&r->parser);
+        /* with no byte at all llhttp still goes on from where it was stopped */
+        e = llhttp_execute(&r->parser, data ? data : "", size);
+        if (e == HPE_OK)
+                *ret_used = size;
+        else if (e == HPE_PAUSED)
+                *ret_used = (size_t) (llhttp_get_error_pos(&r->parser) - (const char *) (data ? data : ""));
+        else
+                return reader_failed(r);
+
+        *ret_event = r->event;
+        *ret_body = r->body;
+        *ret_body_size = r->body_size;
+        return 0;
+}
+
+int http_reader_eof(HttpReader *r, HttpEvent *ret_event) {
+        if (r->failure != 0)
+                return r->failure;
+        if (r->over || !r->started) {
+                *ret_event = HTTP_EVENT_MORE;
+                return 0;
+        }
+        if (r->in_body && r->head.framing == HTTP_FRAMING_CLOSE) {
+                r->over = true;
+                *ret_event = HTTP_EVENT_END;
+                return 0;
+        }
+        r->error = "the connection ended in the middle of a message";
+        return r->failure = -EBADMSG;
+}
+
+const HttpHead *http_reader_head(const HttpReader *r) {
+        return &r->head;
+}
+
+const char *http_reader_error(const HttpReader *r) {
+        return r->error ? r->error : "no error";
+}
+
+size_t http_head_find(const HttpHead *h, const char *name, const char **ret_value) {
+        size_t n = 0;
+
+        for (size_t i = 0; i < h->n_fields; i++)
+                if (strcasecmp(h->fields[i].name, name) == 0 && n++ == 0 && ret_value)
+                        *ret_value = h->fields[i].value;
+        return n;
+}
+
+/* Is `token` one of the comma-separated tokens of list? */
+static bool list_has(const char *list, const char *token) {
+        size_t size = strlen(token);
+
+        while (*list) {
+                size_t n;
+
+                list += strspn(list, ", \t");
+                n = strcspn(list, ", \t");
+                if (n == size && strncasecmp(list, token, n) == 0)
+                        return true;
+                list += n;
+        }
+        return false;
+}
+
+bool http_field_is_hop_by_hop(const HttpHead *h, const char *name) {
+        static const char *const always[] = {
+                "connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection",
+                "te", "trailer", "transfer-encoding", "upgrade", "content-length", "http2-settings",
+        };
+
+        for (size_t i = 0; i < ELEMENTSOF(always); i++)
+                if (strcasecmp(name, always[i]) == 0)
+                        return true;
+        for (size_t i = 0; i < h->n_fields; i++)
+                if (strcasecmp(h->fields[i].name, "connection") == 0 && list_has(h->fields[i].value, name))
+                        return true;
+        return false;
+}
+
+static int hex_digit(char c) {
+        if (c >= '0' && c <= '9')
+                return c - '0';
+        c |= 0x20;
+        return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+bool http_target_is_plain(const char *target) {
+        size_t dots = 0;        /* dots in a segment of nothing but dots */
+        bool only_dots = true;
+
+        if (*target != '/')
+                return false;
+
+        for (const char *p = target + 1;; p++) {
+                char c = *p;
+
+                if (c == '%' && hex_digit(p[1]) >= 0 && hex_digit(p[2]) >= 0) {
+                        c = (char) (hex_digit(p[1]) << 4 | hex_digit(p[2]));
+                        p += 2;
+                        if (c == 0)
+                                return false;
+                        if (c == '?' || c == '#')
+                                c = 'x'; /* encoded, it is a part of the segment */
+                } else if (c == '#')
+                        return false;
+
+                if (c == '/' || c == '\\' || c == '?' || c == 0) {
+                        if (only_dots && (dots == 1 || dots == 2))
+                                return false;
+                        if (c == '?' || c == 0)
+                                return true;
+                        dots = 0;
+                        only_dots = true;
+                } else if (c == '.')
+                        dots++;
+                else
+                        only_dots = false;
+        }
+}
