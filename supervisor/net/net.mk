@@ -8,4 +8,4 @@ LIB_SRCS += \
 
 PROGRAMS += anchor-bpf anchor-fence
 
-UNIT_TESTS += test-cgroup test-fence-address
+UNIT_TESTS += test-cgroup test-fence-address test-fence-kernel test-grant-map
