@@ -4,11 +4,17 @@
 .PHONY: image-root
 image-root: programs ## everything that the image needs to boot
 	@image/rootfs >/dev/null
+	@image/lockfiles check buildroot rootfs
 
 .PHONY: templates
 templates: programs ## guest kernel, initrd, root and agents
 	@image/template
+	@image/lockfiles check template-base
 
 .PHONY: boot
 boot: image-root templates ## boot the image as a container and open a shell in it
 	@image/boot --container --name dev
+
+.PHONY: relock
+relock: programs image-root templates ## take the packages that are there now into image/lock
+	@image/lockfiles write

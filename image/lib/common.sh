@@ -62,9 +62,24 @@ digest_of() {
         sha256sum -- "$@" | awk '{ print $1 }' | sha256sum | cut -c1-16
 }
 
+# What dpkg shall not unpack where nobody reads manual pages or changes the language.
+TRIM=(
+        --dpkgopt='path-exclude=/usr/share/man/*'
+        --dpkgopt='path-exclude=/usr/share/doc/*'
+        --dpkgopt='path-include=/usr/share/doc/*/copyright'
+        --dpkgopt='path-exclude=/usr/share/locale/*'
+        --dpkgopt='path-exclude=/usr/share/info/*'
+)
+
 # packages_of FILE: the names in a package list, separated by commas, without its comments.
 packages_of() {
         sed 's/#.*//' "$1" | awk 'NF { print $1 }' | paste -sd,
+}
+
+# tree_key FILE...: what a Debian tree in the cache is named by: the files that say how it is made.
+tree_key() {
+        { cat -- "$@" "$TOP/image/lib/record-packages" && declare -f debian_root && declare -p TRIM; } |
+                sha256sum | cut -c1-16
 }
 
 # debian_root ROOT LIST [MMDEBSTRAP-OPTION...]: makes ROOT, a Debian tree with the packages of the list
@@ -83,7 +98,7 @@ debian_root() {
 
         # Of this machine or of one boot, not of the tree; mmdebstrap copies them in, or apt leaves them.
         rm -f "$root"/etc/{hostname,resolv.conf,machine-id,.updated} "$root/var/lib/dbus/machine-id"
-        rm -rf "$root"/{dev,run,tmp}/* "$root"/var/cache/apt/* "$root"/var/lib/apt/lists/*
+        rm -rf "${root:?}"/{dev,run,tmp}/* "$root"/var/cache/apt/* "$root"/var/lib/apt/lists/*
 }
 
 # once DIR LABEL COMMAND...: makes DIR with COMMAND DIR.tmp unless it is there; one process at a time.
@@ -102,5 +117,9 @@ once() {
                 [ ! -f "$dir.tmp.packages" ] || mv -- "$dir.tmp.packages" "$dir.packages"
                 mv -T -- "$dir.tmp" "$dir"
         )
-        rm -f -- "${dir%/*}/.${dir##*/}.lock"
+}
+
+# make_erofs FILE TREE: the same tree gives the same file.
+make_erofs() {
+        "$TOP/image/in-buildroot" mkfs.erofs -zlz4hc -T0 -U 00000000-0000-0000-0000-000000000000 --quiet "$1" "$2"
 }
