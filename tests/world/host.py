@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""A running boot of the image, as the demo and the tests drive it."""
+
+import json
+import pathlib
+import shlex
+import subprocess
+
+import world as world_module
+
+TOP = pathlib.Path(__file__).resolve().parents[2]
+BOOTS = pathlib.Path("/run/anchorhold-boot")
+
+# An unprivileged user who may use the API, and one who may not.
+USERS = """u operator - "Operator" /var/home/operator /bin/bash
+m operator anchorhold-operators
+u stranger - "Nobody in particular" /var/home/stranger /bin/bash
+"""
+REPOSITORY = "/var/home/operator/csvsum"
+
+
+class BootFailed(Exception):
+    pass
+
+
+class CommandFailed(AssertionError):
+    pass
+
+
+class Host:
+    """A running boot of the image, entered as root by image/exec."""
+
+    def __init__(self, name):
+        self.name = name
+
+    @property
+    def pid(self):
+        """PID 1 of the boot, in the pid namespace of the tests."""
+        return int((BOOTS / self.name / "leader").read_text())
+
+    @property
+    def state(self):
+        """The folder on the test machine that holds the boot's var and etc."""
+        return pathlib.Path((BOOTS / self.name / "state").read_text().strip())
+
+    def argv(self, command, user=None):
+        """The command line that runs `command` (a shell line or a list) in the boot."""
+        if isinstance(command, str):
+            command = ["/bin/bash", "-c", command]
+        if user is not None:
+            command = ["setpriv", f"--reuid={user}", f"--regid={user}", "--init-groups", "--", *command]
+        return [str(TOP / "image" / "exec"), self.name, *map(str, command)]
+
+    def run(self, command, check=True, timeout=60, input=None, user=None, text=True):
+        """Runs a command to its end and returns it, with stdout and stderr. `check`: a non-zero status raises CommandFailed."""
+        result = subprocess.run(self.argv(command, user), input=input, capture_output=True, text=text,
+                                timeout=timeout, stdin=None if input is not None else subprocess.DEVNULL, check=False)
+        if check and result.returncode:
+            shown = command if isinstance(command, str) else shlex.join(map(str, command))
+            raise CommandFailed(f"{shown}: status {result.returncode}\n{result.stdout}{result.stderr}")
+        return result
+
+    def popen(self, command, user=None, **options):
+        """Starts a command; the caller ends it."""
+        options.setdefault("stdin", subprocess.DEVNULL)
+        return subprocess.Popen(self.argv(command, user), **options)
+
+    def systemctl(self, *args, check=True, timeout=60):
+        return self.run(["systemctl", "--no-pager", *args], check=check, timeout=timeout)
+
+    def is_active(self, unit):
+        return self.run(["systemctl", "is-active", unit], check=False).stdout.strip()
+
+    def property(self, unit, name):
+        return self.run(["systemctl", "show", "--value", "-p", name, unit]).stdout.strip()
+
+    def journal(self, *args):
+        return self.run(["journalctl", "--no-pager", "-b", *args], check=False).stdout
+
+    def write(self, path, data, mode=0o644):
+        """Writes a file in the boot (text or bytes)."""
+        data = data.encode() if isinstance(data, str) else data
+        self.run(f'mkdir -p "$(dirname {shlex.quote(str(path))})" && cat >{shlex.quote(str(path))} '
+                 f"&& chmod {mode:o} {shlex.quote(str(path))}", input=data, text=False)
+
+    # What operators and administrators do.
+
+    def anchorctl(self, *args, check=True, timeout=180, user="operator", input=None):
+        return self.run(["anchorctl", *args], check=check, timeout=timeout, user=user, input=input)
+
+    def show(self, item):
+        return json.loads(self.anchorctl("show", item, "--json=short").stdout)
+
+    def exec_run(self, script, workflow="exec", timeout=180, check=False):
+        """One shell script in a microVM, followed to its end."""
+        return self.anchorctl("run", "--workflow", workflow, "--", "sh", "-c", script, check=check, timeout=timeout)
+
+    def copy_in(self, source, target, owner="operator"):
+        """A folder of the test machine into the boot."""
+        source = pathlib.Path(source)
+        archive = subprocess.run(["tar", "-C", source, "-cf", "-", "."], check=True, stdout=subprocess.PIPE).stdout
+        self.run(f"install -d -o {owner} -g {owner} {shlex.quote(str(pathlib.Path(target).parent))} && "
+                 f"mkdir -p {shlex.quote(target)} && tar -C {shlex.quote(target)} -xf - && "
+                 f"chown -R {owner}:{owner} {shlex.quote(target)}", input=archive, text=False)
+
+    def seal_credential(self, name, value):
+        """What an administrator does once: a secret, encrypted to this host; never on a command line."""
+        self.run(f"systemd-creds encrypt --name=cred_{name} - /var/lib/anchorhold/credentials/{name}",
+                 input=value.encode(), text=False)
+        self.run("if systemctl --quiet is-active anchor-secretd.service; then systemctl restart anchor-secretd.service; fi")
+
+    def stop(self):
+        subprocess.run([TOP / "image" / "stop", self.name], check=True, timeout=90)
+
+
+def start_boot(name, *options):
+    done = subprocess.run([TOP / "image" / "boot", "--container", "--keep", "--forget", "--name", name, *map(str, options)],
+                          capture_output=True, text=True, timeout=180, stdin=subprocess.DEVNULL, check=False)
+    if done.returncode:
+        raise BootFailed(f"the image does not boot:\n{done.stdout}{done.stderr}")
+    return Host(name)
+
+
+def egress_with_git():
+    """The vendor's egress policy, and one rule of the operator's own: the site's git server."""
+    policy = json.loads((TOP / "policy/egress/anthropic.json").read_text())
+    policy["allow"].append({"name": "git.example.org", "ports": [443], "tls": "pass"})
+    return ("egress", "anthropic", policy)
+
+
+def load_policies(folder):
+    """Every KIND/NAME.json below folder, as World.make_etc() wants them."""
+    return [(path.parent.name, path.stem, json.loads(path.read_text())) for path in sorted(pathlib.Path(folder).glob("*/*.json"))]
+
+
+def start_in_world(name, world, policies=(), repository=None):
+    """A boot whose /etc names the world's resolver, CA and network, joined to it, with an operator, the
+    demo's repository and the provider's credential."""
+    etc = pathlib.Path(world.make_etc([egress_with_git(), *policies]))
+    (etc / "sysusers.d").mkdir()
+    (etc / "sysusers.d/test-users.conf").write_text(USERS)
+    host = start_boot(name, "--fresh", "--etc", etc)
+    try:
+        world.join(host.pid)
+        host.run("install -d -o operator -g operator /var/home/operator; install -d -o stranger -g stranger /var/home/stranger")
+        if repository:
+            host.copy_in(repository, REPOSITORY)
+        host.seal_credential("anthropic", world_module.REAL_KEY)
+    except BaseException:
+        host.stop()
+        raise
+    return host
+
+
+def make_repository(path):
+    """The demo's program as a git repository with one commit on `main`. The same commit every time."""
+    path = pathlib.Path(path)
+    subprocess.run(["rm", "-rf", "--", path], check=True)
+    path.mkdir(parents=True)
+    source = TOP / "tests/demo/repository"
+    files = subprocess.run(["git", "ls-files", "-z", "--", "."], cwd=source, check=True, stdout=subprocess.PIPE).stdout
+    subprocess.run(["cp", "--parents", "-t", path, "--", *[f for f in files.decode().split("\0") if f]], cwd=source, check=True)
+    environment = {"PATH": "/usr/bin:/bin", "HOME": str(path), "GIT_CONFIG_NOSYSTEM": "1"}
+    for role in ("AUTHOR", "COMMITTER"):
+        environment.update({f"GIT_{role}_NAME": "csvsum", f"GIT_{role}_EMAIL": "csvsum@example.org",
+                            f"GIT_{role}_DATE": "2026-01-01T00:00:00Z"})
+    for argv in (("init", "--quiet", "--initial-branch=main"), ("add", "--all"), ("commit", "--quiet", "--message=csvsum 1.0")):
+        subprocess.run(["git", *argv], cwd=path, env=environment, check=True)
+    return str(path)
