@@ -91,6 +91,10 @@ class Host:
     def show(self, item):
         return json.loads(self.anchorctl("show", item, "--json=short").stdout)
 
+    def items(self):
+        """All work items, newest first."""
+        return json.loads(self.anchorctl("list", "--json=short").stdout)
+
     def exec_run(self, script, workflow="exec", timeout=180, check=False):
         """One shell script in a microVM, followed to its end."""
         return self.anchorctl("run", "--workflow", workflow, "--", "sh", "-c", script, check=check, timeout=timeout)

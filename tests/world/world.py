@@ -141,6 +141,11 @@ class World:
             self.process.stdout.close()
             self.process = None
 
+    def forget_logs(self):
+        for name in ("provider", "git", "dns", "origin", "other"):
+            if os.path.exists(self.path(name + ".jsonl")):
+                os.unlink(self.path(name + ".jsonl"))
+
     def log(self, name):
         """The entries of provider, git, dns, origin or other, oldest first."""
         try:
