@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+
+/* anchor-secretd: credentials and what runs get in place of them. See secret/secretd.c. */
+
+#include <stdbool.h>
+#include <stdlib.h>
+#include <systemd/sd-daemon.h>
+
+#include "secret/secret.h"
+#include "secret/secretd.h"
+#include "util/log.h"
+
+static int run(void) {
+        const SecretdPaths paths = {
+                .credentials = getenv("CREDENTIALS_DIRECTORY"), /* unset: the host has none */
+                .state = "/var/lib/anchorhold/secret",
+                .key = "/run/anchor-secretd",
+                .policy_root = "",
+        };
+        _cleanup_(secretd_freep) Secretd *secretd = NULL;
+        _cleanup_(sd_event_unrefp) sd_event *event = NULL;
+        int r;
+
+        r = secret_protect_process();
+        if (r < 0)
+                return log_error_errno(r, "cannot keep secrets out of swap and core dumps");
+
+        r = sd_event_default(&event);
+        if (r < 0)
+                return log_error_errno(r, "no event loop");
+        r = sd_event_set_signal_exit(event, true);
+        if (r < 0)
+                return log_error_errno(r, "cannot take signals");
+        (void) sd_event_set_watchdog(event, true);
+
+        r = secretd_new(&secretd, event, &paths);
+        if (r < 0)
+                return log_error_errno(r, "cannot start");
+
+        (void) sd_notify(false, "READY=1");
+        r = sd_event_loop(event);
+        (void) sd_notify(false, "STOPPING=1");
+        return r < 0 ? log_error_errno(r, "the event loop failed") : 0;
+}
+
+int main(int argc, char *argv[]) {
+        log_init("anchor-secretd");
+
+        if (argc > 1) {
+                log_error("this program takes no arguments; systemd passes its sockets (anchor-secretd.socket, anchor-secretd-api.socket)");
+                return 2;
+        }
+
+        return run() < 0 ? EXIT_FAILURE : EXIT_SUCCESS;
+}

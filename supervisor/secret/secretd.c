@@ -1,0 +1,459 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+
+/*
+ * secretd knows the host's credentials (from PID 1, at its start) and what each live run got: a CA and
+ * sentinels. It has no network and speaks to three kinds of peers:
+ *
+ *   anchord      registers and releases runs by name; what a run gets is read from policy here
+ *   PID 1        asks on behalf of a unit that starts: `guest` for anchor-run@, `inject` for anchor-inject@
+ *   inject       watches for revocations
+ *
+ * Only `inject` ever leaves with a secret in it, and only to the unit of the run that was registered.
+ *
+ * Order: a run is sealed on disk, then recorded in the audit log, then answered. A failure in between takes
+ * the run back, so that an answer means all three. At a crash in between, anchord asks again with the
+ * same run and gets the same answer.
+ *
+ * A credential that is no longer there after a restart is revoked for the runs that had it: inject
+ * learns it from the first reply to Watch.
+ */
+
+#include "secret/secretd.h"
+
+#include <errno.h>
+#include <string.h>
+#include <systemd/sd-daemon.h>
+
+#include "audit/audit.h"
+#include "ipc/credential-server.h"
+#include "ipc/ipc.h"
+#include "policy/policy.h"
+#include "secret/bundle.h"
+#include "secret/credential-store.h"
+#include "secret/register.h"
+#include "secret/run-store.h"
+#include "util/json.h"
+#include "util/log.h"
+
+#define INTERFACE "io.anchorhold.Secret."
+#define SWEEP_USEC (60ULL * 1000 * 1000)
+/* A run's end is anchord's to say. One that it forgot is released this long after its certificate ended. */
+#define EXPIRED_USEC (3600ULL * 1000 * 1000)
+
+enum { WATCHERS_MAX = 512 };
+
+struct Secretd {
+        sd_event *event; /* ref */
+        char *policy_root; /* owned */
+        CredentialStore *credentials; /* owned */
+        RunStore *runs; /* owned */
+        AuditClient *audit; /* owned */
+        IpcServer *api; /* owned */
+        CredentialServer *server; /* owned */
+        sd_event_source *sweep; /* owned */
+        IpcCall *watchers[WATCHERS_MAX]; /* refs */
+        size_t n_watchers;
+};
+
+/* A registration or release whose audit record is under way. */
+typedef struct Pending {
+        Secretd *secretd; /* borrowed */
+        IpcCall *call;    /* ref; NULL if nobody waits */
+        char run[ID_LENGTH + 1];
+} Pending;
+
+static Pending *pending_free(Pending *p) {
+        if (!p)
+                return NULL;
+        ipc_call_unref(p->call);
+        free(p);
+        return NULL;
+}
+DEFINE_CLEANUP(Pending *, pending_free)
+
+static Pending *pending_new(Secretd *d, IpcCall *call, const char *run) {
+        Pending *p = calloc(1, sizeof(*p));
+
+        if (!p)
+                return NULL;
+        p->secretd = d;
+        p->call = call ? ipc_call_ref(call) : NULL;
+        memcpy(p->run, run, ID_LENGTH + 1);
+        return p;
+}
+
+/* ---- what inject watches ---- */
+
+static json_t *revoked_of(const Secretd *d, const RunSecrets *s) {
+        json_t *names = json_array();
+
+        for (size_t i = 0; s && i < s->n_credentials; i++)
+                if (!credential_store_find(d->credentials, s->credentials[i].name))
+                        json_array_append_new(names, json_string(s->credentials[i].name));
+        return names;
+}
+
+static void watchers_prune(Secretd *d) {
+        for (size_t i = 0; i < d->n_watchers;) {
+                if (ipc_call_is_live(d->watchers[i])) {
+                        i++;
+                        continue;
+                }
+                ipc_call_unref(d->watchers[i]);
+                d->watchers[i] = d->watchers[--d->n_watchers];
+        }
+}
+
+static void secretd_on_disconnect(const Peer *peer, void *userdata) {
+        watchers_prune(userdata);
+}
+
+/* Tells a run's inject that nothing of it is valid any more. */
+static void watchers_revoke_all(Secretd *d, const RunSecrets *s) {
+        for (size_t i = 0; i < d->n_watchers; i++) {
+                json_t *names;
+
+                if (strcmp(ipc_call_peer(d->watchers[i])->run, s->run) != 0)
+                        continue;
+                names = json_array();
+                for (size_t k = 0; k < s->n_credentials; k++)
+                        json_array_append_new(names, json_string(s->credentials[k].name));
+                (void) ipc_call_notify(d->watchers[i], json_pack("{s:o}", "revoked", names));
+        }
+}
+
+static int secretd_on_watch(IpcCall *call, json_t *params, void *userdata) {
+        Secretd *d = userdata;
+        int r;
+
+        if (!ipc_call_wants_more(call))
+                return ipc_call_refuse(call, "BadInput", "Watch is a call with `more`");
+        watchers_prune(d);
+        if (d->n_watchers == WATCHERS_MAX)
+                return ipc_call_refuse(call, "Unavailable", "too many watchers");
+
+        r = ipc_call_notify(call, json_pack("{s:o}", "revoked", revoked_of(d, run_store_find(d->runs, ipc_call_peer(call)->run))));
+        if (r < 0)
+                return r;
+        d->watchers[d->n_watchers++] = ipc_call_ref(call);
+        return 0;
+}
+
+/* ---- Register ---- */
+
+static json_t *registered_reply(const RunSecrets *s) {
+        json_t *names = json_array();
+
+        for (size_t i = 0; i < s->n_credentials; i++)
+                json_array_append_new(names, json_string(s->credentials[i].name));
+        return json_pack("{s:o, s:b}", "credentials", names, "ca", s->ca_pem != NULL);
+}
+
+static void secretd_on_registered(int r, void *userdata) {
+        _cleanup_(pending_freep) Pending *p = userdata;
+        RunSecrets *s = run_store_find(p->secretd->runs, p->run);
+
+        if (r < 0) {
+                log_error_errno(r, "run %s: its registration could not be recorded, taken back", p->run);
+                (void) run_store_remove(p->secretd->runs, p->run);
+                (void) ipc_call_refuse(p->call, "Unavailable", "the audit log did not take the record: %s", strerror(-r));
+        } else if (!s)
+                (void) ipc_call_refuse(p->call, "Conflict", "the run was released meanwhile");
+        else
+                (void) ipc_call_reply(p->call, registered_reply(s));
+}
+
+static int register_new(Secretd *d, IpcCall *call, const RegisterRequest *q) {
+        _cleanup_(run_secrets_freep) RunSecrets *s = NULL;
+        _cleanup_(pending_freep) Pending *p = NULL;
+        _cleanup_(policy_freep) Policy *policy = NULL;
+        _cleanup_free_ char *reason = NULL;
+        json_t *data;
+        int r;
+
+        r = policy_load(&policy, d->policy_root, NULL, NULL);
+        if (r < 0)
+                return log_error_errno(r, "cannot load policy");
+
+        r = register_run(&s, policy, d->credentials, q, time_realtime(), &reason);
+        if (r < 0 && reason) {
+                log_warning("run %s is not registered: %s", q->run, reason);
+                return ipc_call_refuse(call, r == -EINVAL ? "BadInput" : "Unavailable", "%s", reason);
+        }
+        if (r < 0)
+                return log_error_errno(r, "run %s: cannot make its secrets", q->run);
+
+        p = pending_new(d, call, q->run);
+        data = registered_reply(s);
+        if (!p || !data) {
+                json_unref(data);
+                return -ENOMEM;
+        }
+        (void) json_object_set_new(data, "workflow", json_string(q->workflow));
+        (void) json_object_set_new(data, "stage", json_string(q->stage));
+
+        r = run_store_add(d->runs, s);
+        if (r < 0) {
+                json_unref(data);
+                return log_error_errno(r, "run %s: cannot keep its secrets", q->run);
+        }
+        TAKE_PTR(s);
+
+        r = audit_append(d->audit, "secret.registered", q->run, q->item, NULL, data, secretd_on_registered, p);
+        if (r < 0) {
+                (void) run_store_remove(d->runs, q->run);
+                return log_error_errno(r, "run %s: its registration cannot be recorded", q->run);
+        }
+        TAKE_PTR(p);
+        return 0;
+}
+
+static int secretd_on_register(IpcCall *call, json_t *params, void *userdata) {
+        static const char *const known[] = { "run", "workflow", "item", "expires_usec", "stage", NULL };
+        _cleanup_(json_reader_done) JsonReader reader = {};
+        RegisterRequest q = { .stage = "work" };
+        Secretd *d = userdata;
+        RunSecrets *s;
+
+        json_check_keys(&reader, params, "", known);
+        json_read_string(&reader, params, "", "run", JSON_F_REQUIRED, &q.run);
+        json_read_string(&reader, params, "", "workflow", JSON_F_REQUIRED, &q.workflow);
+        json_read_string(&reader, params, "", "item", JSON_F_REQUIRED, &q.item);
+        json_read_string(&reader, params, "", "stage", JSON_F_NULLABLE, &q.stage);
+        json_read_uint(&reader, params, "", "expires_usec", JSON_F_REQUIRED, 0, INT64_MAX, &q.expires_usec);
+        if (reader.failed)
+                return ipc_call_refuse(call, "BadInput", "%s: %s", reader.pointer, reader.reason);
+
+        s = run_store_find(d->runs, q.run);
+        if (!s)
+                return register_new(d, call, &q);
+        if (strcmp(s->workflow, q.workflow) != 0 || strcmp(s->stage, q.stage) != 0 || strcmp(s->item, q.item) != 0)
+                return ipc_call_refuse(call, "Conflict", "run %s is registered for item %s, workflow %s, stage %s",
+                                       s->run, s->item, s->workflow, s->stage);
+        return ipc_call_reply(call, registered_reply(s));
+}
+
+/* ---- Release ---- */
+
+static void secretd_on_released(int r, void *userdata) {
+        _cleanup_(pending_freep) Pending *p = userdata;
+
+        /* what is gone is gone: a record that failed keeps no secret alive */
+        if (r < 0)
+                log_error_errno(r, "run %s: its release could not be recorded", p->run);
+        if (!p->call)
+                return;
+        if (r < 0)
+                (void) ipc_call_refuse(p->call, "Unavailable", "released, but the audit log did not take the record: %s", strerror(-r));
+        else
+                (void) ipc_call_reply(p->call, NULL);
+}
+
+static int release_run(Secretd *d, IpcCall *call, RunSecrets *s, const char *cause) {
+        _cleanup_(pending_freep) Pending *p = NULL;
+        _cleanup_free_ char *item = NULL;
+        int r;
+
+        p = pending_new(d, call, s->run);
+        item = strdup(s->item);
+        if (!p || !item)
+                return -ENOMEM;
+
+        watchers_revoke_all(d, s);
+        r = run_store_remove(d->runs, p->run);
+        if (r < 0)
+                return log_error_errno(r, "run %s: cannot remove its secrets", p->run);
+
+        r = audit_append(d->audit, "secret.released", p->run, item, NULL, json_pack("{s:s}", "cause", cause),
+                         secretd_on_released, p);
+        if (r < 0)
+                return log_error_errno(r, "run %s: its release cannot be recorded", p->run);
+        TAKE_PTR(p);
+        return 0;
+}
+
+static int secretd_on_release(IpcCall *call, json_t *params, void *userdata) {
+        const char *run = json_string_value(json_object_get(params, "run"));
+        Secretd *d = userdata;
+        RunSecrets *s;
+
+        if (!text_is_id('r', run))
+                return ipc_call_refuse(call, "BadInput", "/run: not a run's id");
+        s = run_store_find(d->runs, run);
+        return s ? release_run(d, call, s, "released") : ipc_call_reply(call, NULL);
+}
+
+static int secretd_on_sweep(sd_event_source *source, uint64_t usec, void *userdata) {
+        Secretd *d = userdata;
+        RunSecrets *s;
+        int r;
+
+        while ((s = run_store_find_expired(d->runs, time_realtime() - EXPIRED_USEC)))
+                if (release_run(d, NULL, s, "expired") < 0)
+                        break;
+
+        r = sd_event_source_set_time_relative(source, SWEEP_USEC);
+        if (r >= 0)
+                r = sd_event_source_set_enabled(source, SD_EVENT_ONESHOT);
+        return r < 0 ? sd_event_exit(d->event, r) : 0;
+}
+
+static int secretd_on_ping(IpcCall *call, json_t *params, void *userdata) {
+        Secretd *d = userdata;
+
+        return ipc_call_reply(call, json_pack("{s:I, s:I}", "credentials", (json_int_t) credential_store_size(d->credentials),
+                                              "runs", (json_int_t) run_store_size(d->runs)));
+}
+
+/* ---- PID 1 ---- */
+
+static int secretd_give_guest(const RunSecrets *s, char **ret, size_t *ret_size) {
+        *ret = run_secrets_format_guest(s);
+        if (!*ret)
+                return -ENOMEM;
+        *ret_size = strlen(*ret);
+        return 0;
+}
+
+/* The values are put in for as long as it takes to write the bundle. */
+static int secretd_give_inject(const Secretd *d, RunSecrets *s, char **ret, size_t *ret_size) {
+        int r = 0;
+
+        for (size_t i = 0; i < s->n_credentials && r >= 0; i++) {
+                const Secret *value = credential_store_find(d->credentials, s->credentials[i].name);
+                SecretView v;
+
+                if (!value)
+                        continue;
+                v = secret_view(value);
+                r = secret_new(&s->credentials[i].secret, v.bytes, v.size);
+        }
+        if (r >= 0)
+                r = bundle_format(s, BUNDLE_WITH_SECRETS, ret, ret_size);
+        for (size_t i = 0; i < s->n_credentials; i++)
+                s->credentials[i].secret = secret_free(s->credentials[i].secret);
+        return r;
+}
+
+static void secretd_on_denied(const Peer *peer, const char *claimed, const char *reason, void *userdata) {
+        Secretd *d = userdata;
+        _cleanup_free_ char *safe = text_escape(claimed ? claimed : "", claimed ? strlen(claimed) : 0, false);
+        char buffer[64];
+
+        log_warning("refused a credential to %s, which claimed to be %s: %s",
+                    peer_name((Peer *) peer, buffer), safe ? safe : "?", reason);
+        (void) audit_append(d->audit, "secret.denied", *peer->run ? peer->run : NULL, NULL, NULL,
+                            json_pack("{s:s, s:s?, s:i, s:s?, s:s}", "peer", peer_name((Peer *) peer, buffer),
+                                      "unit", peer->unit, "uid", (int) peer->uid, "claimed", safe, "reason", reason),
+                            NULL, NULL);
+}
+
+static int secretd_on_credential(const Peer *peer, const char *id, char **ret, size_t *ret_size, void *userdata) {
+        Secretd *d = userdata;
+        const char *reason;
+        RunSecrets *s;
+
+        s = *peer->run ? run_store_find(d->runs, peer->run) : NULL;
+        if (!s)
+                reason = "no such run is registered";
+        else if (strcmp(id, "guest") == 0 && peer->roles & PEER_RUN)
+                return secretd_give_guest(s, ret, ret_size);
+        else if (strcmp(id, "inject") == 0 && peer->roles & PEER_INJECT)
+                return secretd_give_inject(d, s, ret, ret_size);
+        else
+                reason = "this unit may not have that credential";
+
+        secretd_on_denied(peer, id, reason, d);
+        return -EACCES;
+}
+
+/* ---- start and end ---- */
+
+static int take_fd(const char *name) {
+        char **names = NULL;
+        int n, fd = -ENOENT;
+
+        n = sd_listen_fds_with_names(0, &names);
+        for (int i = 0; i < n; i++) {
+                if (fd < 0 && strcmp(names[i], name) == 0)
+                        fd = SD_LISTEN_FDS_START + i;
+                free(names[i]);
+        }
+        free(names);
+        return n < 0 ? n : fd;
+}
+
+static int secretd_listen(Secretd *d) {
+        static const IpcMethod methods[] = {
+                { INTERFACE "Register", PEER_ANCHORD, secretd_on_register },
+                { INTERFACE "Release", PEER_ANCHORD, secretd_on_release },
+                { INTERFACE "Watch", PEER_INJECT, secretd_on_watch },
+                { INTERFACE "Ping", PEER_ANCHORD | PEER_OPERATOR | PEER_ROOT, secretd_on_ping },
+                {},
+        };
+        int fd, r;
+
+        r = ipc_server_new(&d->api, d->event, methods, d);
+        if (r < 0)
+                return r;
+        ipc_server_set_disconnect(d->api, secretd_on_disconnect);
+        r = ipc_server_listen_systemd(d->api, "secret-api");
+        if (r < 0)
+                return log_error_errno(r, "no socket secret-api from systemd");
+
+        fd = take_fd("secret");
+        if (fd < 0)
+                return log_error_errno(fd, "no socket secret from systemd");
+        return credential_server_new(&d->server, d->event, fd, secretd_on_credential, secretd_on_denied, d);
+}
+
+int secretd_new(Secretd **ret, sd_event *event, const SecretdPaths *paths) {
+        _cleanup_(secretd_freep) Secretd *d = NULL;
+        int r;
+
+        d = calloc(1, sizeof(*d));
+        if (!d)
+                return -ENOMEM;
+        d->event = sd_event_ref(event);
+        d->policy_root = strdup(paths->policy_root);
+        if (!d->policy_root)
+                return -ENOMEM;
+
+        r = credential_store_load(&d->credentials, paths->credentials);
+        if (r < 0)
+                return log_error_errno(r, "cannot read the credentials in %s", paths->credentials);
+        r = run_store_new(&d->runs, paths->state, paths->key);
+        if (r < 0)
+                return log_error_errno(r, "cannot read the runs in %s", paths->state);
+        r = audit_client_new(&d->audit, event);
+        if (r < 0)
+                return r;
+        r = secretd_listen(d);
+        if (r < 0)
+                return r;
+        r = sd_event_add_time_relative(event, &d->sweep, CLOCK_BOOTTIME, SWEEP_USEC, 0, secretd_on_sweep, d);
+        if (r < 0)
+                return r;
+
+        log_info("%zu credentials, %zu runs", credential_store_size(d->credentials), run_store_size(d->runs));
+        *ret = TAKE_PTR(d);
+        return 0;
+}
+
+Secretd *secretd_free(Secretd *d) {
+        if (!d)
+                return NULL;
+
+        d->sweep = sd_event_source_disable_unref(d->sweep);
+        d->server = credential_server_free(d->server);
+        while (d->n_watchers > 0)
+                ipc_call_unref(d->watchers[--d->n_watchers]);
+        d->api = ipc_server_free(d->api);
+        d->audit = audit_client_free(d->audit);
+        run_store_free(d->runs);
+        credential_store_free(d->credentials);
+        free(d->policy_root);
+        sd_event_unref(d->event);
+        free(d);
+        return NULL;
+}
