@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+#include <string.h>
+
+#include "ctl/ctl-table.h"
+#include "ctl/ctl.h"
+
+const CtlVerbInfo ctl_verbs[_VERBS] = {
+        [VERB_SUBMIT] = { "submit", "--workflow=NAME [--repo=PATH] [--task=TEXT] [-- COMMAND…]",
+                          "File a work item and print its id", 0, 0, true, ctl_verb_submit },
+        [VERB_RUN] = { "run", "--workflow=NAME [--repo=PATH] [--task=TEXT] [-- COMMAND…]",
+                       "File a work item and follow it to its end", 0, 0, true, ctl_verb_run },
+        [VERB_LIST] = { "list", "[--all] [--state=STATE,…]", "List work items", 0, 0, false, ctl_verb_list },
+        [VERB_SHOW] = { "show", "ITEM…", "Show all about work items", 1, -1, false, ctl_verb_show },
+        [VERB_LOGS] = { "logs", "ITEM", "Show what an item's runs printed and did", 1, 1, false, ctl_verb_logs },
+        [VERB_STOP] = { "stop", "ITEM… | --all [--hold]", "Stop items, or every run on this host", 0, -1, false, ctl_verb_stop },
+        [VERB_RELEASE] = { "release", "", "Start runs again after \"stop --all --hold\"", 0, 0, false, ctl_verb_release },
+        [VERB_RESULT] = { "result", "ITEM", "Show or fetch an item's result", 1, 1, false, ctl_verb_result },
+        [VERB_POLICY_CHECK] = { "policy check", "", "Check the policy files and print every finding", 0, 0, false,
+                                ctl_verb_policy_check },
+        [VERB_POLICY_EXPLAIN] = { "policy explain", "WORKFLOW HOST:PORT", "Say whether a workflow may connect, and by which rule",
+                                  2, 2, false, ctl_verb_policy_explain },
+        [VERB_POLICY_LOG] = { "policy log", "RUN|ITEM", "List what a run connected to, and what it was refused", 1, 1, false,
+                              ctl_verb_policy_log },
+        [VERB_STATUS] = { "status", "", "Show this host's daemons, runs and counts", 0, 0, false, ctl_verb_status },
+        [VERB_DOCTOR] = { "doctor", "", "Look for what keeps runs from starting", 0, 0, false, ctl_verb_doctor },
+        [VERB_VERSION] = { "version", "", "Print the program's version", 0, 0, false, ctl_verb_version },
+        [VERB_HELP] = { "help", "[VERB]", "Show help", 0, 2, false, ctl_verb_help },
+};
+
+static const struct {
+        const char *title;
+        CtlVerb first, last;
+} groups[] = {
+        { "Work items", VERB_SUBMIT, VERB_RESULT },
+        { "Policy and audit", VERB_POLICY_CHECK, VERB_POLICY_LOG },
+        { "This host", VERB_STATUS, VERB_HELP },
+};
+
+void ctl_print_help(Ctl *ctl) {
+        (void) fputs("anchorctl [OPTIONS…] VERB …\n\nHand work to coding agents on this host, watch it, and fetch what came of it.\n", ctl->out);
+
+        for (size_t g = 0; g < ELEMENTSOF(groups); g++) {
+                (void) fprintf(ctl->out, "\n%s:\n", groups[g].title);
+                for (CtlVerb v = groups[g].first; v <= groups[g].last; v++) {
+                        char left[64];
+
+                        /* the long forms are in each verb's own help */
+                        (void) snprintf(left, sizeof(left), "%s%s%s", ctl_verbs[v].name,
+                                        v > VERB_RUN && *ctl_verbs[v].arguments && ctl_verbs[v].arguments[0] != '[' ? " " : "",
+                                        v > VERB_RUN && ctl_verbs[v].arguments[0] != '[' ? ctl_verbs[v].arguments : "");
+                        (void) fputs("  ", ctl->out);
+                        table_pad(ctl->out, left, 35);
+                        (void) fprintf(ctl->out, "%s\n", ctl_verbs[v].summary);
+                }
+        }
+
+        (void) fputs("\nOptions:\n", ctl->out);
+        ctl_print_options(ctl->out, _VERBS, true);
+        (void) fputs("\n\"anchorctl VERB --help\" says more about a verb, anchorctl(1) about all.\n", ctl->out);
+}
+
+void ctl_print_verb_help(Ctl *ctl, CtlVerb verb) {
+        const CtlVerbInfo *v = &ctl_verbs[verb];
+
+        (void) fprintf(ctl->out, "anchorctl %s%s%s\n\n%s.\n\nOptions:\n", v->name, *v->arguments ? " " : "", v->arguments, v->summary);
+        ctl_print_options(ctl->out, verb, false);
+        ctl_print_options(ctl->out, verb, true);
+}
+
+CtlExit ctl_verb_help(Ctl *ctl) {
+        CtlOptions about = { .args = ctl->o.args + 1, .n_args = ctl->o.n_args - 1 };
+        CtlVerb verb;
+        int words;
+
+        if (about.n_args == 0) {
+                ctl_print_help(ctl);
+                return CTL_OK;
+        }
+
+        verb = ctl_find_verb(&about, &words);
+        if (verb == _VERBS)
+                return ctl_usage(ctl, "There is no verb \"%s\".", about.args[0]);
+
+        ctl_print_verb_help(ctl, verb);
+        return CTL_OK;
+}

@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+
+/* Audit records of the network, as a line that a person reads. Pure functions. */
+
+#include <string.h>
+
+#include "ctl/ctl-format.h"
+#include "ctl/ctl.h"
+#include "util/json.h"
+#include "util/text.h"
+
+bool ctl_record_is_network(const char *event) {
+        return strncmp(event, "egress.", strlen("egress.")) == 0 || strncmp(event, "dns.", strlen("dns.")) == 0 ||
+               strncmp(event, "conn.", strlen("conn.")) == 0 || strcmp(event, "credential.misuse") == 0;
+}
+
+bool ctl_record_is_denial(const char *event, const json_t *data) {
+        static const char *const denials[] = { "dns.refused", "egress.deny", "conn.deny", "credential.misuse" };
+
+        for (size_t i = 0; i < ELEMENTSOF(denials); i++)
+                if (strcmp(denials[i], event) == 0)
+                        return true;
+        return false;
+}
+
+static int64_t number(const json_t *data, const char *key) {
+        return json_integer_value(json_object_get(data, key));
+}
+
+static void write_target(FILE *f, const char *event, const json_t *data) {
+        const char *name = ctl_string(data, "name") ?: ctl_string(data, "host") ?: ctl_string(data, "address");
+
+        if (strncmp(event, "dns.", 4) == 0) {
+                (void) fprintf(f, "lookup of %s", name ?: "?");
+                return;
+        }
+        (void) fputs(name ?: "?", f);
+        if (json_is_integer(json_object_get(data, "port")))
+                (void) fprintf(f, ":%lld", (long long) number(data, "port"));
+}
+
+static void write_detail(FILE *f, const char *event, const json_t *data) {
+        static const char *const words[] = { "protocol", "method", "path" };
+        const char *reason = ctl_string(data, "reason"), *detail = ctl_string(data, "detail"), *address = ctl_string(data, "address");
+        char in[CTL_TEXT_SIZE], out[CTL_TEXT_SIZE], span[CTL_TEXT_SIZE];
+
+        for (size_t i = 0; i < ELEMENTSOF(words); i++)
+                if (ctl_string(data, words[i]))
+                        (void) fprintf(f, " %s", ctl_string(data, words[i]));
+        if (strcmp(event, "egress.allow") == 0 && ctl_string(data, "verdict"))
+                (void) fprintf(f, " (%s)", ctl_string(data, "verdict"));
+        if (strcmp(event, "dns.allow") == 0 && address)
+                (void) fprintf(f, ": %s", address);
+        if (reason)
+                (void) fprintf(f, ": %s", reason);
+        if (detail)
+                (void) fprintf(f, " (%s)", detail);
+        if (number(data, "count") > 1)
+                (void) fprintf(f, ", %lld times", (long long) number(data, "count"));
+        if (json_is_integer(json_object_get(data, "bytes_in")))
+                (void) fprintf(f, ": %s in, %s out, %s", format_size((uint64_t) number(data, "bytes_in"), in),
+                               format_size((uint64_t) number(data, "bytes_out"), out),
+                               format_duration((uint64_t) number(data, "duration_us"), span));
+}
+
+char *ctl_record_text(const char *event, const json_t *data) {
+        _cleanup_free_ char *raw = NULL;
+        size_t size;
+        FILE *f;
+
+        f = open_memstream(&raw, &size);
+        if (!f)
+                return NULL;
+
+        if (strcmp(event, "egress.registered") == 0 || strcmp(event, "egress.released") == 0)
+                (void) fprintf(f, "%s%s", strcmp(event, "egress.registered") == 0 ? "policy of workflow " : "policy withdrawn",
+                               ctl_string(data, "workflow") ?: "");
+        else {
+                write_target(f, event, data);
+                write_detail(f, event, data);
+        }
+        if (fclose(f) != 0)
+                return NULL;
+
+        return text_escape(raw, strlen(raw), false);
+}

@@ -1,0 +1,318 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+
+/* show: one item as a person reads it. */
+
+#include <errno.h>
+#include <string.h>
+
+#include "ctl/ctl-format.h"
+#include "ctl/ctl-table.h"
+#include "ctl/ctl.h"
+#include "util/json.h"
+#include "util/text.h"
+
+char *ctl_join(const json_t *words) {
+        char *text = NULL;
+        size_t size;
+        FILE *f;
+
+        f = open_memstream(&text, &size);
+        if (!f)
+                return NULL;
+        for (size_t i = 0; i < json_array_size(words); i++)
+                (void) fprintf(f, "%s%s", i > 0 ? " " : "", json_string_value(json_array_get(words, i)) ?: "?");
+        if (fclose(f) != 0) {
+                free(text);
+                return NULL;
+        }
+        return text;
+}
+
+static void field(Ctl *ctl, const char *title, const char *value) {
+        _cleanup_free_ char *safe = NULL;
+
+        if (!value || !*value)
+                return;
+        safe = text_escape(value, strlen(value), true);
+        if (!safe)
+                return;
+
+        (void) fprintf(ctl->out, "%12s: ", title);
+        for (const char *line = safe;; line++) {
+                size_t n = strcspn(line, "\n");
+
+                (void) fprintf(ctl->out, "%.*s\n", (int) n, line);
+                line += n;
+                if (*line == '\0' || line[1] == '\0')
+                        break;
+                (void) fprintf(ctl->out, "%14s", "");
+        }
+}
+
+static void member(Ctl *ctl, const json_t *item, const char *title, const char *key) {
+        field(ctl, title, ctl_string(item, key));
+}
+
+static uint64_t span_of(const json_t *object, const char *from, const char *to) {
+        const char *a = ctl_string(object, from), *b = ctl_string(object, to);
+        uint64_t x, y;
+
+        if (!a || !b || parse_time(a, &x) < 0 || parse_time(b, &y) < 0 || y < x)
+                return 0;
+        return y - x;
+}
+
+static void show_head(Ctl *ctl, const json_t *item) {
+        _cleanup_free_ char *state = ctl_text(item, "state", "?"), *id = ctl_text(item, "id", "?");
+        const json_t *command = json_object_get(item, "command");
+        char ago[CTL_TEXT_SIZE], cost[CTL_TEXT_SIZE], line[128];
+
+        (void) fprintf(ctl->out, "%s %s\n", id ?: "?", state ?: "?");
+        member(ctl, item, "Reason", "reason");
+        member(ctl, item, "Workflow", "workflow");
+        member(ctl, item, "Agent", "agent");
+        member(ctl, item, "Source", "source");
+        member(ctl, item, "Requester", "requester");
+        member(ctl, item, "Repository", "repository");
+        member(ctl, item, "Base", "base");
+        member(ctl, item, "Result", "result_commit");
+        if (json_is_array(command)) {
+                _cleanup_free_ char *joined = ctl_join(command);
+
+                field(ctl, "Command", joined);
+        }
+        member(ctl, item, "Task", "task");
+
+        if (ctl_string(item, "created")) {
+                (void) snprintf(line, sizeof(line), "%.40s (%s)", ctl_string(item, "created"),
+                                format_ago(ctl_string(item, "created"), time_realtime(), ago));
+                field(ctl, "Submitted", line);
+        }
+        (void) snprintf(line, sizeof(line), "%lld of %lld", (long long) json_integer_value(json_object_get(item, "attempt")),
+                        (long long) json_integer_value(json_object_get(item, "max_attempts")));
+        field(ctl, "Attempt", line);
+        field(ctl, "Cost", format_cost(json_integer_value(json_object_get(item, "cost_microusd")), cost));
+}
+
+static void print_section(Ctl *ctl, const char *title, const Table *t) {
+        if (!t || table_rows(t) == 0)
+                return;
+        (void) fprintf(ctl->out, "\n%s\n", title);
+        table_print(t, ctl->out, ctl->columns, !ctl->o.no_legend);
+}
+
+static int add_text(Table *t, const json_t *row, const char *key) {
+        _cleanup_free_ char *s = ctl_text(row, key, "-");
+
+        return s ? table_add(t, s) : -ENOMEM;
+}
+
+static int add_count(Table *t, const json_t *row, const char *key) {
+        char s[CTL_TEXT_SIZE];
+
+        return table_add(t, format_count(json_integer_value(json_object_get(row, key)), s));
+}
+
+/* The time of day; the date stands in the head. */
+static int add_time(Table *t, const json_t *row, const char *key) {
+        const char *time = ctl_string(row, key);
+        char s[16];
+
+        (void) snprintf(s, sizeof(s), "%.8s", time && strlen(time) >= 19 ? time + 11 : "-");
+        for (char *p = s; *p; p++)
+                if (!strchr("0123456789:-", *p))
+                        *p = '?';
+        return table_add(t, s);
+}
+
+static int show_runs(Ctl *ctl, const json_t *item) {
+        static const char *const titles[] = { "RUN", "STAGE", "ATTEMPT", "ACCEL", "BOOTS", "TOOK", "OUTCOME", "REASON", NULL };
+        _cleanup_(table_freep) Table *t = NULL;
+        json_t *row;
+        size_t i;
+        int r;
+
+        r = table_new(&t, titles);
+        if (r < 0)
+                return r;
+        json_array_foreach(json_object_get(item, "runs"), i, row) {
+                uint64_t span = span_of(row, "created", "finished");
+                char took[CTL_TEXT_SIZE];
+
+                r = add_text(t, row, "id") ?: add_text(t, row, "stage") ?: add_count(t, row, "attempt") ?: add_text(t, row, "accel") ?:
+                    add_count(t, row, "boots") ?: table_add(t, span > 0 ? format_duration(span, took) : "-") ?:
+                    add_text(t, row, "outcome") ?: add_text(t, row, "reason");
+                if (r < 0)
+                        return r;
+        }
+
+        print_section(ctl, "Runs", t);
+        return 0;
+}
+
+static int show_history(Ctl *ctl, const json_t *item) {
+        static const char *const titles[] = { "TIME", "STATE", "BY", "REASON", NULL };
+        _cleanup_(table_freep) Table *t = NULL;
+        json_t *row;
+        size_t i;
+        int r;
+
+        r = table_new(&t, titles);
+        if (r < 0)
+                return r;
+        json_array_foreach(json_object_get(item, "history"), i, row) {
+                r = add_time(t, row, "time") ?: add_text(t, row, "to") ?: add_text(t, row, "actor") ?: add_text(t, row, "reason");
+                if (r < 0)
+                        return r;
+        }
+
+        print_section(ctl, "History", t);
+        return 0;
+}
+
+static int show_usage(Ctl *ctl, const json_t *item) {
+        static const char *const titles[] = { "PROVIDER", "CALLS", "INPUT", "OUTPUT", "CACHE READ", "CACHE WRITE", "COST", "MODEL", NULL };
+        _cleanup_(table_freep) Table *t = NULL;
+        json_t *row;
+        size_t i;
+        int r;
+
+        r = table_new(&t, titles);
+        if (r < 0)
+                return r;
+        for (size_t c = 1; c <= 6; c++)
+                table_align_right(t, c);
+        json_array_foreach(json_object_get(item, "usage"), i, row) {
+                char cost[CTL_TEXT_SIZE];
+
+                r = add_text(t, row, "provider") ?: add_count(t, row, "calls") ?: add_count(t, row, "input_tokens") ?:
+                    add_count(t, row, "output_tokens") ?: add_count(t, row, "cache_read_tokens") ?: add_count(t, row, "cache_write_tokens") ?:
+                    table_add(t, format_cost(json_integer_value(json_object_get(row, "cost_microusd")), cost)) ?: add_text(t, row, "model");
+                if (r < 0)
+                        return r;
+        }
+
+        print_section(ctl, "Model calls", t);
+        return 0;
+}
+
+static int show_notes(Ctl *ctl, const json_t *item) {
+        static const char *const titles[] = { "TIME", "KIND", "NOTE", NULL };
+        const json_t *notes = json_object_get(item, "notes");
+        _cleanup_(table_freep) Table *t = NULL;
+        int r;
+
+        r = table_new(&t, titles);
+        if (r < 0)
+                return r;
+        /* the newest comes first from the ledger */
+        for (size_t i = json_array_size(notes); i > 0; i--) {
+                const json_t *row = json_array_get(notes, i - 1);
+
+                r = add_time(t, row, "time") ?: add_text(t, row, "kind") ?: add_text(t, row, "text");
+                if (r < 0)
+                        return r;
+        }
+
+        print_section(ctl, "Notes", t);
+        return 0;
+}
+
+/* Evidence says of each fact who saw it; it is shown as it is. */
+static void show_evidence(Ctl *ctl, const json_t *item) {
+        _cleanup_free_ char *text = NULL, *safe = NULL;
+        const json_t *evidence = json_object_get(item, "evidence");
+
+        if (!evidence || json_is_null(evidence))
+                return;
+        text = json_dumps(evidence, JSON_INDENT(2) | JSON_ENSURE_ASCII | JSON_ENCODE_ANY);
+        safe = text ? text_escape(text, strlen(text), true) : NULL;
+        if (safe)
+                (void) fprintf(ctl->out, "\nEvidence\n%s\n", safe);
+}
+
+static CtlExit show_item(Ctl *ctl, const json_t *item) {
+        int r;
+
+        show_head(ctl, item);
+        r = show_runs(ctl, item) ?: show_history(ctl, item) ?: show_usage(ctl, item) ?: show_notes(ctl, item);
+        if (r < 0)
+                return ctl_report(ctl, "show", r, NULL, NULL);
+        show_evidence(ctl, item);
+        return CTL_OK;
+}
+
+static CtlExit get_item(Ctl *ctl, const char *id, json_t **ret) {
+        _cleanup_json_ json_t *reply = NULL;
+        _cleanup_free_ char *what = NULL;
+        json_t *item;
+        CtlExit r;
+
+        if (!text_is_id('i', id))
+                return ctl_usage(ctl, "\"%s\" is no item: those are \"i\" and twelve letters and digits.", id);
+
+        what = text_format("show %s", id);
+        r = ctl_call(ctl, what ?: "show", "Show", json_pack("{s:s}", "item", id), NULL, 0, &reply, NULL, 0);
+        if (r != CTL_OK)
+                return r;
+
+        item = json_object_get(reply, "item");
+        if (!json_is_object(item)) {
+                ctl_error(ctl, "Cannot show %s: anchord gave no item.", id);
+                return CTL_FAILED;
+        }
+        *ret = json_incref(item);
+        return CTL_OK;
+}
+
+CtlExit ctl_verb_show(Ctl *ctl) {
+        CtlExit worst = CTL_OK;
+
+        for (int i = 1; i < ctl->o.n_args; i++) {
+                _cleanup_json_ json_t *item = NULL;
+                CtlExit r;
+
+                r = get_item(ctl, ctl->o.args[i], &item);
+                if (r == CTL_OK && ctl->o.json != CTL_JSON_OFF) {
+                        r = ctl_print_json(ctl, item);
+                } else if (r == CTL_OK) {
+                        ctl_pager_open(ctl);
+                        if (i > 1)
+                                (void) fputc('\n', ctl->out);
+                        r = show_item(ctl, item);
+                }
+                if (r != CTL_OK)
+                        worst = r;
+        }
+
+        return worst;
+}
+
+CtlExit ctl_show_result(Ctl *ctl, const char *id) {
+        _cleanup_json_ json_t *item = NULL;
+        CtlExit r;
+
+        r = get_item(ctl, id, &item);
+        if (r != CTL_OK)
+                return r;
+
+        if (ctl->o.json != CTL_JSON_OFF) {
+                _cleanup_json_ json_t *result = json_object();
+                static const char *const keys[] = { "id", "state", "reason", "base", "result_commit", "reviewed_commit", "evidence" };
+
+                for (size_t i = 0; i < ELEMENTSOF(keys); i++)
+                        (void) json_object_set(result, keys[i], json_object_get(item, keys[i]));
+                return ctl_print_json(ctl, result);
+        }
+
+        (void) fprintf(ctl->out, "%s\n", id);
+        member(ctl, item, "State", "state");
+        member(ctl, item, "Reason", "reason");
+        member(ctl, item, "Base", "base");
+        member(ctl, item, "Result", "result_commit");
+        if (ctl_string(item, "result_commit"))
+                ctl_note(ctl, "--diff prints it, --bundle=FILE fetches it.");
+        else
+                ctl_note(ctl, "There is no result.");
+        return CTL_OK;
+}

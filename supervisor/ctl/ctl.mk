@@ -1,0 +1,17 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+LIB_SRCS += supervisor/ctl/ctl.c \
+            supervisor/ctl/ctl-follow.c \
+            supervisor/ctl/ctl-format.c \
+            supervisor/ctl/ctl-help.c \
+            supervisor/ctl/ctl-host.c \
+            supervisor/ctl/ctl-item.c \
+            supervisor/ctl/ctl-options.c \
+            supervisor/ctl/ctl-pager.c \
+            supervisor/ctl/ctl-policy.c \
+            supervisor/ctl/ctl-policy-log.c \
+            supervisor/ctl/ctl-record.c \
+            supervisor/ctl/ctl-seed.c \
+            supervisor/ctl/ctl-show.c \
+            supervisor/ctl/ctl-submit.c \
+            supervisor/ctl/ctl-table.c
+PROGRAMS += anchorctl
