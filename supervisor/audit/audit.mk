@@ -1,2 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-LIB_SRCS += supervisor/audit/audit-client.c
+LIB_SRCS += supervisor/audit/audit-checkpoint.c supervisor/audit/audit-client.c supervisor/audit/audit-event.c \
+            supervisor/audit/audit-journal.c supervisor/audit/audit-outbox.c supervisor/audit/audit-queue.c \
+            supervisor/audit/audit-record.c supervisor/audit/audit-server.c
+PROGRAMS += anchor-auditd

@@ -1,0 +1,230 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/*
+ * The table of events. Its names and message ids are an interface: an id is never used for anything else, and
+ * an event that nobody writes any more stays, so that old logs still verify. units/catalog/anchorhold.catalog
+ * explains each id to an operator; a test compares the two lists.
+ *
+ * `writers` is the whole of who may write an event. A unit of a run writes for its own run only
+ * (audit-server.c), so that a compromised proxy can spoil no other run's evidence, and none of what other parts of its own
+ * run say.
+ */
+#include "audit/audit-event.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <syslog.h>
+
+#include "util/cleanup.h"
+#include "util/json.h"
+#include "util/text.h"
+
+enum { VALUE_MAX = 200 };
+
+static const AuditEvent events[] = {
+        { "run.leased", PEER_ANCHORD, AUDIT_NEEDS_RUN | AUDIT_NEEDS_ITEM, LOG_INFO, "a33c61bca19c4831a0ca5c65f57b92cd",
+          "Run {run} was leased for item {item}[, workflow {workflow}][, stage {stage}][, attempt {attempt}]" },
+        { "run.started", PEER_ANCHORD, AUDIT_NEEDS_RUN, LOG_INFO, "5debe3fc223c4d4d9897df997c1107ec",
+          "Run {run} started[ on template {template}][ with {accel}]" },
+        { "run.boot_retry", PEER_ANCHORD, AUDIT_NEEDS_RUN, LOG_WARNING, "4370865100c7440b86179388d295564d",
+          "The microVM of run {run} did not answer and is booted once more[: {reason}]" },
+        { "run.finished", PEER_ANCHORD, AUDIT_NEEDS_RUN, LOG_INFO, "facb0169b3174bc3843899dfc1ed5a85",
+          "Run {run} finished[: {outcome}][, {reason}]" },
+        { "run.stopped", PEER_ANCHORD, AUDIT_NEEDS_RUN, LOG_NOTICE, "419eadbfa9fb4f7fa23846a40e357b06",
+          "Run {run} was stopped by {actor}[: {reason}]" },
+        { "item.submitted", PEER_ANCHORD, AUDIT_NEEDS_ITEM, LOG_INFO, "fed63e472f2a4af782306f5ea5022311",
+          "Item {item} was submitted by {actor}[ for workflow {workflow}]" },
+        { "item.transition", PEER_ANCHORD, AUDIT_NEEDS_ITEM, LOG_INFO, "d5f2589eb45a40709e5c93a6bdd9e10d",
+          "Item {item} went[ from {from}] to {to}[: {reason}]" },
+        { "hold.set", PEER_ANCHORD, 0, LOG_NOTICE, "9c7f4049815f45afb46695f9588230b7",
+          "Leases are held by {actor}[: {reason}]" },
+        { "hold.released", PEER_ANCHORD, 0, LOG_NOTICE, "c3e158c4164745c5a4e97590447c4be9",
+          "Leases were released by {actor}" },
+        { "policy.loaded", PEER_ANCHORD | PEER_EGRESSD | PEER_SECRETD, 0, LOG_INFO, "97e2640bd2664eb99dcce4c1fcfbcf5c",
+          "Policy {digest} was loaded[, {findings} findings]" },
+        { "egress.allow", PEER_EGRESSD, AUDIT_NEEDS_RUN, LOG_INFO, "2ea99d53cefd405f83df1736aa3ef568",
+          "Run {run} may connect to {name}:{port}[ at {addresses}][ by {rule}]" },
+        { "egress.deny", PEER_EGRESSD, AUDIT_NEEDS_RUN, LOG_NOTICE, "ce80a27dbfea450a9086e19420752974",
+          "Run {run} may not connect to {name}[:{port}][: {reason}][, {rule}][ ({count} times)]" },
+        { "dns.allow", PEER_EGRESSD, AUDIT_NEEDS_RUN, LOG_INFO, "ef4aff1c1a3444768b0e8ba10931cff5",
+          "Run {run} looked up {name}[, {address}][ by {rule}]" },
+        { "dns.refused", PEER_EGRESSD, AUDIT_NEEDS_RUN, LOG_NOTICE, "345d0b6f5f5449a39f813ffbbb5f3481",
+          "Run {run} was refused the name {name}[, {rule}][ ({count} times)]" },
+        { "egress.registered", PEER_EGRESSD, AUDIT_NEEDS_RUN, LOG_INFO, "76b9402d48674494836a36c52f763593",
+          "Run {run} was registered for egress[, workflow {workflow}][, stage {stage}][, policy {digest}]" },
+        { "egress.released", PEER_EGRESSD, AUDIT_NEEDS_RUN, LOG_INFO, "6342d561b38b47fd88efc3365a3ef551",
+          "Run {run} was released from egress" },
+        { "conn.open", PEER_PROXY | PEER_INJECT, AUDIT_NEEDS_RUN, LOG_INFO, "48f3d3835c8a44589ee156509bd54e32",
+          "Run {run} opened a connection to {name}:{port}[, {verdict}]" },
+        { "conn.close", PEER_EGRESSD | PEER_PROXY | PEER_INJECT, AUDIT_NEEDS_RUN, LOG_INFO, "3b3637a4ee6a489d813448f8098710af",
+          "Run {run} closed a connection[ to {name}][:{port}][, {bytes_in} bytes in][, {bytes_out} out]" },
+        { "conn.deny", PEER_PROXY | PEER_INJECT, AUDIT_NEEDS_RUN, LOG_NOTICE, "903503554da64fbcba4b7ea34092a86d",
+          "Run {run} was denied a connection[ to {name}][:{port}][: {reason}][ ({count} times)]" },
+        { "model.call", PEER_INJECT, AUDIT_NEEDS_RUN, LOG_INFO, "66920dc6ac4e4c1cb0949d2574903767",
+          "Run {run} called a model[ {model}][ of {provider}][, status {status}][, {input_tokens} tokens in][, {output_tokens} out][, {cost_microusd} microdollars]" },
+        { "credential.used", PEER_INJECT, AUDIT_NEEDS_RUN, LOG_INFO, "f0732c63a3ae46938e2544766b565f38",
+          "Run {run} used credential {credential}[ at {name}][ for {method}][ {path}]" },
+        { "credential.misuse", PEER_INJECT | PEER_PROXY, AUDIT_NEEDS_RUN, LOG_ERR, "739f95f49f94445580125b69c6375937",
+          "Run {run} tried to send the sentinel of credential {credential} elsewhere[: {name}][, {reason}]" },
+        { "secret.registered", PEER_SECRETD, AUDIT_NEEDS_RUN, LOG_INFO, "f8fa8b5656fc46c0938687274d838318",
+          "Run {run} got its CA and sentinels[ for {credentials}]" },
+        { "secret.released", PEER_SECRETD, AUDIT_NEEDS_RUN, LOG_INFO, "d12d925bedf6444d992a29feeecc1cf1",
+          "The CA and sentinels of run {run} were dropped" },
+        { "secret.denied", PEER_SECRETD, 0, LOG_ERR, "6f8f71ee77404d79b2aa1f7fb8d21244",
+          "A credential was refused[ to {peer}][, which claimed to be {claimed}][: {reason}]" },
+        { "run.step", PEER_RUN, AUDIT_NEEDS_RUN, LOG_INFO, "db8142bc399246b0a5e9ea49f419afec",
+          "Run {run}: step {step}[ {state}][, exit {exit}][, signal {signal}]" },
+        { "run.guest", PEER_RUN, AUDIT_NEEDS_RUN, LOG_INFO, "ebca7d2cb65a4b24b6e14f29db567c65",
+          "Run {run}: the guest reports {kind}[: {text}]" },
+        { "run.verdict", PEER_RUN, AUDIT_NEEDS_RUN, LOG_NOTICE, "9beef03e18cb4417a50e1e6ae8c3ca32",
+          "Run {run}: verdict {outcome}[: {reason}]" },
+        { "channel.error", PEER_RUN, AUDIT_NEEDS_RUN, LOG_WARNING, "02001685233146f4ba78a66714b9036f",
+          "Run {run}: the guest broke the channel's protocol[: {reason}]" },
+        { "import.accepted", PEER_IMPORT, AUDIT_NEEDS_RUN, LOG_INFO, "a1a68566352944aab83e48dfad322682",
+          "Run {run}: commit {commit} was accepted" },
+        { "import.rejected", PEER_IMPORT, AUDIT_NEEDS_RUN, LOG_NOTICE, "155b6017985148dba1dbf337ec22d602",
+          "Run {run}: the result was rejected[: {reason}]" },
+        { "audit.started", PEER_AUDITD, 0, LOG_INFO, "24f73ec41222454d90e9b34688b86d25",
+          "The audit log goes on after record {head}[, {waiting} records waited in the outbox][, {recovered} records were taken over from the journal]" },
+        { "audit.checkpoint", PEER_AUDITD, 0, LOG_INFO, "4cd4074c9bf9463ba7907ad83f6e776e",
+          "Records up to {seq} are signed" },
+        { "audit.resent", PEER_AUDITD, 0, LOG_NOTICE, "83a5be20798b4577a3e09e48c9a9d66a",
+          "Records {first} to {last} were not in the journal and have been sent again" },
+        { "enforcer.lost", PEER_ANCHORD | PEER_EGRESSD, 0, LOG_ERR, "5eeea7d3469f42758d7f0d97be0b9055",
+          "{enforcer} does not answer[: {reason}]" },
+        { "enforcer.back", PEER_ANCHORD | PEER_EGRESSD, 0, LOG_NOTICE, "68a767b7bf564268a8825095a78304b9",
+          "{enforcer} answers again" },
+        { "approval.recorded", PEER_OPERATOR, AUDIT_NEEDS_ITEM, LOG_NOTICE, "4ee32c36a9f04024aa7b4c44e1c4a846",
+          "{actor} gave the verdict {verdict} on item {item}[, commit {commit}][: {reason}]" },
+};
+
+const AuditEvent *audit_event_list(size_t *ret_n) {
+        *ret_n = ELEMENTSOF(events);
+        return events;
+}
+
+const AuditEvent *audit_event_find(const char *name) {
+        for (size_t i = 0; name && i < ELEMENTSOF(events); i++)
+                if (strcmp(events[i].name, name) == 0)
+                        return &events[i];
+
+        return NULL;
+}
+
+typedef struct Scope {
+        const char *run, *item, *actor;
+        const json_t *data;
+} Scope;
+
+/* What "{key}" stands for, not yet escaped; NULL if there is nothing. *ret_failed when out of memory. */
+static char *scope_value(const Scope *scope, const char *key, bool *ret_failed) {
+        const json_t *j = json_object_get(scope->data, key);
+        const char *text = NULL;
+        char *value;
+
+        if (strcmp(key, "run") == 0)
+                text = scope->run;
+        else if (strcmp(key, "item") == 0)
+                text = scope->item;
+        else if (strcmp(key, "actor") == 0)
+                text = scope->actor;
+        else if (json_is_string(j))
+                text = json_string_value(j);
+        else if (j && !json_is_null(j)) {
+                value = json_canonical(j);
+                *ret_failed |= !value;
+                return value;
+        }
+        if (!text)
+                return NULL;
+
+        value = strdup(text);
+        *ret_failed |= !value;
+        return value;
+}
+
+/* Writes one value. True if there was one. */
+static bool render_value(FILE *out, const Scope *scope, const char *key, bool *ret_failed) {
+        _cleanup_free_ char *value = scope_value(scope, key, ret_failed), *text = NULL;
+        size_t size;
+
+        if (!value)
+                return false;
+
+        size = strlen(value);
+        text = text_escape(value, size > VALUE_MAX ? VALUE_MAX : size, false);
+        *ret_failed |= !text;
+        (void) fputs(text ?: "", out);
+        if (size > VALUE_MAX)
+                (void) fputs("…", out);
+        return true;
+}
+
+/* Renders up to `end` (or the end of the text). False if a key had no value. */
+static bool render_part(FILE *out, const Scope *scope, const char **p, char end, bool *ret_failed) {
+        bool complete = true;
+
+        while (**p && **p != end) {
+                if (**p == '{') {
+                        size_t length = strcspn(*p + 1, "}");
+                        char key[64];
+
+                        (void) snprintf(key, sizeof(key), "%.*s", (int) length, *p + 1);
+                        *p += length + 2;
+                        if (!render_value(out, scope, key, ret_failed)) {
+                                (void) fputc('?', out);
+                                complete = false;
+                        }
+                } else
+                        (void) fputc(*(*p)++, out);
+        }
+
+        return complete;
+}
+
+/* What is in brackets: kept only if it was complete. */
+static void render_optional(FILE *out, const Scope *scope, const char **p, bool *ret_failed) {
+        _cleanup_free_ char *text = NULL;
+        bool complete;
+        size_t size;
+        FILE *part;
+
+        part = open_memstream(&text, &size);
+        if (!part) {
+                *ret_failed = true;
+                return;
+        }
+
+        complete = render_part(part, scope, p, ']', ret_failed);
+        *ret_failed |= fclose(part) != 0;
+        if (complete && text)
+                (void) fputs(text, out);
+        if (**p == ']')
+                (*p)++;
+}
+
+char *audit_event_render(const AuditEvent *event, const char *run, const char *item, const char *actor, const json_t *data) {
+        const Scope scope = { .run = run, .item = item, .actor = actor, .data = data };
+        const char *p = event->template;
+        bool failed = false;
+        char *text = NULL;
+        size_t size;
+        FILE *out;
+
+        out = open_memstream(&text, &size);
+        if (!out)
+                return NULL;
+
+        while (*p) {
+                (void) render_part(out, &scope, &p, '[', &failed);
+                if (*p == '[') {
+                        p++;
+                        render_optional(out, &scope, &p, &failed);
+                }
+        }
+
+        if (fclose(out) != 0 || failed) {
+                free(text);
+                return NULL;
+        }
+        return text;
+}

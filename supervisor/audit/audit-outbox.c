@@ -1,0 +1,311 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/*
+ * The outbox.
+ *
+ *     head(id = 1, seq, hash, kept_seq, kept_hash, touched)   where the chain is
+ *     outbox(seq primary key, record)                         what the journal is not yet known to keep
+ *
+ * Invariant, between transactions: outbox holds exactly the records kept_seq + 1 … seq, each in the text form of
+ * audit-record.c, and each follows from the one before. WAL with synchronous=FULL: a commit that returned is on
+ * disk, and one that did not is not there after a crash. A record is acknowledged after its commit; it leaves with
+ * the transaction that writes kept_seq, which is after it was read back from the journal and that file fsynced. So at
+ * every instruction each acknowledged record is durable in at least one of the two places.
+ *
+ * One writer (auditd, locking_mode=EXCLUSIVE). No SQLite code leaves this file; sqlite_errno() converts.
+ */
+#include "audit/audit-outbox.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <sqlite3.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "util/log.h"
+
+enum { SCHEMA_VERSION = 1 };
+
+struct AuditOutbox {
+        sqlite3 *db;
+        sqlite3_stmt *insert, *drop, *update, *touch;
+        AuditHead head, kept;           /* as committed */
+        AuditHead next_head, next_kept; /* as they will be after the commit */
+        bool changed;
+};
+
+static int sqlite_errno(sqlite3 *db, int code, const char *what) {
+        switch (code & 0xff) {
+        case SQLITE_OK:
+        case SQLITE_ROW:
+        case SQLITE_DONE:
+                return 0;
+        case SQLITE_NOMEM:
+                return -ENOMEM;
+        case SQLITE_FULL:
+                return -ENOSPC;
+        case SQLITE_BUSY:
+        case SQLITE_LOCKED:
+                return -EBUSY;
+        case SQLITE_READONLY:
+                return -EROFS;
+        case SQLITE_CANTOPEN:
+                return -ENOENT;
+        case SQLITE_CORRUPT:
+        case SQLITE_NOTADB:
+                return -EBADMSG;
+        default:
+                log_debug("Outbox: %s: %s", what, db ? sqlite3_errmsg(db) : sqlite3_errstr(code));
+                return -EIO;
+        }
+}
+
+static int outbox_exec(AuditOutbox *o, const char *sql) {
+        return sqlite_errno(o->db, sqlite3_exec(o->db, sql, NULL, NULL, NULL), sql);
+}
+
+static int outbox_step(AuditOutbox *o, sqlite3_stmt *statement) {
+        int code = sqlite3_step(statement), r;
+
+        r = sqlite_errno(o->db, code, sqlite3_sql(statement));
+        (void) sqlite3_reset(statement);
+        return r;
+}
+
+static int outbox_prepare(AuditOutbox *o, const char *sql, sqlite3_stmt **ret) {
+        return sqlite_errno(o->db, sqlite3_prepare_v3(o->db, sql, -1, SQLITE_PREPARE_PERSISTENT, ret, NULL), sql);
+}
+
+static bool column_hash(sqlite3_stmt *s, int column, uint8_t ret[static AUDIT_HASH_SIZE]) {
+        if (sqlite3_column_type(s, column) != SQLITE_BLOB || sqlite3_column_bytes(s, column) != AUDIT_HASH_SIZE)
+                return false;
+
+        memcpy(ret, sqlite3_column_blob(s, column), AUDIT_HASH_SIZE);
+        return true;
+}
+
+static int outbox_read_head(AuditOutbox *o) {
+        sqlite3_stmt *s = NULL;
+        int r;
+
+        r = outbox_prepare(o, "SELECT seq, hash, kept_seq, kept_hash FROM head WHERE id = 1", &s);
+        if (r < 0)
+                return r;
+
+        r = sqlite3_step(s) == SQLITE_ROW ? 0 : -EBADMSG;
+        if (r >= 0) {
+                o->head.seq = (uint64_t) sqlite3_column_int64(s, 0);
+                o->kept.seq = (uint64_t) sqlite3_column_int64(s, 2);
+                if (!column_hash(s, 1, o->head.hash) || !column_hash(s, 3, o->kept.hash) || o->kept.seq > o->head.seq)
+                        r = -EBADMSG;
+        }
+        (void) sqlite3_finalize(s);
+        return r;
+}
+
+static int outbox_setup(AuditOutbox *o) {
+        static const char *const steps[] = {
+                "PRAGMA locking_mode = EXCLUSIVE",
+                "PRAGMA journal_mode = WAL",
+                "PRAGMA synchronous = FULL",
+                "PRAGMA trusted_schema = OFF",
+                "BEGIN IMMEDIATE",
+                "CREATE TABLE IF NOT EXISTS head (id INTEGER PRIMARY KEY CHECK (id = 1), seq INTEGER NOT NULL, hash BLOB NOT NULL,"
+                " kept_seq INTEGER NOT NULL, kept_hash BLOB NOT NULL, touched INTEGER NOT NULL) STRICT",
+                "CREATE TABLE IF NOT EXISTS outbox (seq INTEGER PRIMARY KEY, record TEXT NOT NULL) STRICT",
+                "INSERT OR IGNORE INTO head VALUES (1, 0, zeroblob(32), 0, zeroblob(32), 0)",
+                "PRAGMA user_version = 1",
+                "COMMIT",
+        };
+        static_assert(SCHEMA_VERSION == 1);
+        int r;
+
+        for (size_t i = 0; i < ELEMENTSOF(steps); i++) {
+                r = outbox_exec(o, steps[i]);
+                if (r < 0)
+                        return r;
+        }
+
+        r = outbox_prepare(o, "INSERT INTO outbox (seq, record) VALUES (?1, ?2)", &o->insert);
+        if (r >= 0)
+                r = outbox_prepare(o, "DELETE FROM outbox WHERE seq <= ?1", &o->drop);
+        if (r >= 0)
+                r = outbox_prepare(o, "UPDATE head SET seq = ?1, hash = ?2, kept_seq = ?3, kept_hash = ?4 WHERE id = 1", &o->update);
+        if (r >= 0)
+                r = outbox_prepare(o, "UPDATE head SET touched = touched + 1 WHERE id = 1", &o->touch);
+        if (r >= 0)
+                r = outbox_read_head(o);
+        return r;
+}
+
+int audit_outbox_open(AuditOutbox **ret, const char *path) {
+        _cleanup_(audit_outbox_freep) AuditOutbox *o = NULL;
+        mode_t mask;
+        int r;
+
+        o = calloc(1, sizeof(*o));
+        if (!o)
+                return -ENOMEM;
+
+        mask = umask(0077);
+        r = sqlite_errno(NULL, sqlite3_open_v2(path, &o->db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX, NULL), "open");
+        if (r >= 0)
+                r = outbox_setup(o);
+        (void) umask(mask);
+        if (r < 0)
+                return r;
+
+        o->next_head = o->head;
+        o->next_kept = o->kept;
+        *ret = TAKE_PTR(o);
+        return 0;
+}
+
+AuditOutbox *audit_outbox_free(AuditOutbox *o) {
+        if (!o)
+                return NULL;
+
+        (void) sqlite3_finalize(o->insert);
+        (void) sqlite3_finalize(o->drop);
+        (void) sqlite3_finalize(o->update);
+        (void) sqlite3_finalize(o->touch);
+        (void) sqlite3_close(o->db);
+        free(o);
+        return NULL;
+}
+
+const AuditHead *audit_outbox_head(const AuditOutbox *o) {
+        return &o->head;
+}
+
+const AuditHead *audit_outbox_kept(const AuditOutbox *o) {
+        return &o->kept;
+}
+
+int audit_outbox_begin(AuditOutbox *o) {
+        o->next_head = o->head;
+        o->next_kept = o->kept;
+        o->changed = false;
+        return outbox_exec(o, "BEGIN IMMEDIATE");
+}
+
+int audit_outbox_append(AuditOutbox *o, AuditRecord *record) {
+        _cleanup_free_ char *text = NULL;
+        size_t size;
+        int r;
+
+        r = audit_record_seal(record, o->next_head.seq + 1, o->next_head.hash);
+        if (r < 0)
+                return r;
+        r = audit_record_text(record, &text, &size);
+        if (r < 0)
+                return r;
+
+        (void) sqlite3_bind_int64(o->insert, 1, (sqlite3_int64) record->seq);
+        (void) sqlite3_bind_text(o->insert, 2, text, (int) size, SQLITE_STATIC);
+        r = outbox_step(o, o->insert);
+        (void) sqlite3_clear_bindings(o->insert);
+        if (r < 0)
+                return r;
+
+        o->next_head.seq = record->seq;
+        memcpy(o->next_head.hash, record->hash, AUDIT_HASH_SIZE);
+        o->changed = true;
+        return 0;
+}
+
+int audit_outbox_drop(AuditOutbox *o, const AuditHead *kept) {
+        int r;
+
+        assert(kept->seq >= o->next_kept.seq && kept->seq <= o->next_head.seq);
+
+        (void) sqlite3_bind_int64(o->drop, 1, (sqlite3_int64) kept->seq);
+        r = outbox_step(o, o->drop);
+        if (r < 0)
+                return r;
+
+        o->next_kept = *kept;
+        o->changed = true;
+        return 0;
+}
+
+int audit_outbox_adopt(AuditOutbox *o, const AuditHead *head) {
+        assert(head->seq > o->next_head.seq);
+
+        o->next_head = *head;
+        o->changed = true;
+        return audit_outbox_drop(o, head);
+}
+
+int audit_outbox_touch(AuditOutbox *o) {
+        return outbox_step(o, o->touch);
+}
+
+int audit_outbox_commit(AuditOutbox *o) {
+        int r = 0;
+
+        if (o->changed) {
+                (void) sqlite3_bind_int64(o->update, 1, (sqlite3_int64) o->next_head.seq);
+                (void) sqlite3_bind_blob(o->update, 2, o->next_head.hash, AUDIT_HASH_SIZE, SQLITE_STATIC);
+                (void) sqlite3_bind_int64(o->update, 3, (sqlite3_int64) o->next_kept.seq);
+                (void) sqlite3_bind_blob(o->update, 4, o->next_kept.hash, AUDIT_HASH_SIZE, SQLITE_STATIC);
+                r = outbox_step(o, o->update);
+        }
+        if (r >= 0)
+                r = outbox_exec(o, "COMMIT");
+        if (r < 0) {
+                audit_outbox_rollback(o);
+                return r;
+        }
+
+        o->head = o->next_head;
+        o->kept = o->next_kept;
+        return 0;
+}
+
+void audit_outbox_rollback(AuditOutbox *o) {
+        /* SQLite may have rolled back by itself */
+        if (!sqlite3_get_autocommit(o->db))
+                (void) outbox_exec(o, "ROLLBACK");
+        o->next_head = o->head;
+        o->next_kept = o->kept;
+}
+
+/* One row: is it the record that must follow `last`? */
+static int outbox_row(sqlite3_stmt *s, AuditHead *last, int (*handler)(AuditRecord *r, const char *text, size_t size, void *userdata), void *userdata) {
+        _cleanup_(audit_record_done) AuditRecord record = {};
+        const char *text = (const char *) sqlite3_column_text(s, 0);
+        size_t size = (size_t) sqlite3_column_bytes(s, 0);
+        int r;
+
+        if (!text)
+                return -ENOMEM;
+        r = audit_record_parse(text, size, &record);
+        if (r < 0)
+                return r;
+        if (record.seq != last->seq + 1 || memcmp(record.prev, last->hash, AUDIT_HASH_SIZE) != 0)
+                return -EBADMSG;
+
+        last->seq = record.seq;
+        memcpy(last->hash, record.hash, AUDIT_HASH_SIZE);
+        return handler(&record, text, size, userdata);
+}
+
+int audit_outbox_foreach(AuditOutbox *o, int (*handler)(AuditRecord *r, const char *text, size_t size, void *userdata), void *userdata) {
+        AuditHead last = o->kept;
+        sqlite3_stmt *s = NULL;
+        int r, code;
+
+        r = outbox_prepare(o, "SELECT record FROM outbox ORDER BY seq", &s);
+        if (r < 0)
+                return r;
+
+        while (r >= 0 && (code = sqlite3_step(s)) == SQLITE_ROW)
+                r = outbox_row(s, &last, handler, userdata);
+        if (r >= 0)
+                r = sqlite_errno(o->db, code, "read");
+        if (r >= 0 && (last.seq != o->head.seq || memcmp(last.hash, o->head.hash, AUDIT_HASH_SIZE) != 0))
+                r = -EBADMSG;
+
+        (void) sqlite3_finalize(s);
+        return r < 0 ? r : 0;
+}

@@ -1,0 +1,640 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/*
+ * auditd.
+ *
+ *     Append ─▶ pending ─▶ one commit for all that came together ─▶ answers ─▶ queue ─▶ journal ─▶ kept
+ *
+ * A handler only checks and puts the event into `pending`; a source of lower priority commits what the sockets
+ * brought in this turn of the loop in one transaction (group commit) and answers. The commit blocks the loop for one fsync:
+ * that is the whole of the service, and what arrives meanwhile is the next group. audit-queue.c gets the committed records into
+ * the journal; what is known to be kept there leaves the outbox with the next commit, or half a second later.
+ *
+ * Fails closed. An Append or Ping is refused when the commit fails, when the outbox is at its bound, and when the journal has
+ * taken nothing for STALL_USEC although records wait. After an I/O error of the outbox the daemon exits: what is
+ * on disk must be read anew, and a second fsync would prove nothing. A client that got no answer does not know whether its record
+ * exists; it must not act, and a record of an action that did not happen is harmless.
+ *
+ * At start: the outbox and the last record in the journal are compared. The journal behind: its missing records are
+ * in the outbox and are sent again. The outbox behind (lost, or set back with the file system): the chain goes on after the journal's
+ * last record, and audit.started says so. Both at the same number with different hashes: one of them was tampered with, and
+ * auditd refuses to start.
+ */
+#include "audit/audit-server.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <systemd/sd-id128.h>
+
+#include "audit/audit-api.h"
+#include "audit/audit-checkpoint.h"
+#include "audit/audit-event.h"
+#include "audit/audit-journal.h"
+#include "audit/audit-queue.h"
+#include "ipc/ipc.h"
+#include "util/json.h"
+#include "util/log.h"
+
+enum {
+        PENDING_MAX = 1024,
+        GROUP_MAX = 256,                         /* records in one transaction */
+        STALL_USEC = 10 * 1000 * 1000,
+        DROP_USEC = 500 * 1000,
+        CHECKPOINT_USEC = 60 * 1000 * 1000,
+        TIMER_ACCURACY_USEC = 100 * 1000,
+        ACTOR_MAX = 128,
+        RECORD_EXTRA = 2048,                     /* a record without its data, at most about */
+        RUN_ROLES = PEER_NET | PEER_VM | PEER_PROXY | PEER_INJECT | PEER_RUN | PEER_IMPORT | PEER_PUBLISH,
+        DAEMON_ROLES = PEER_ANCHORD | PEER_EGRESSD | PEER_SECRETD,
+};
+
+typedef struct Pending Pending;
+
+struct Pending {
+        Pending *next;
+        AuditRecord record;   /* empty for a Ping */
+        IpcCall *call;        /* ref; NULL for an event of our own */
+        bool ping;
+        size_t size;          /* about as much as the record will take in the queue */
+};
+
+struct AuditServer {
+        sd_event *event;               /* ref */
+        IpcServer *ipc;                /* owned */
+        AuditOutbox *outbox;           /* owned */
+        AuditQueue *queue;             /* owned */
+        AuditKey *key;                 /* owned */
+        int state_fd;                  /* owned */
+        char boot[SD_ID128_STRING_MAX];
+        Pending *pending, **pending_end; /* owned list */
+        size_t n_pending, pending_bytes;
+        sd_event_source *commit, *drop, *checkpoint; /* ref */
+        AuditHead kept;                /* the outbox may still hold some up to here */
+        AuditHead signed_head;         /* of the last checkpoint */
+};
+
+static Pending *pending_free(Pending *p) {
+        if (!p)
+                return NULL;
+
+        audit_record_done(&p->record);
+        (void) ipc_call_unref(p->call);
+        free(p);
+        return NULL;
+}
+DEFINE_CLEANUP(Pending *, pending_free)
+
+/* ---- into pending ---- */
+
+static void server_enqueue(AuditServer *s, Pending *p) {
+        *s->pending_end = p;
+        s->pending_end = &p->next;
+        s->n_pending++;
+        s->pending_bytes += p->size;
+        if (sd_event_source_set_enabled(s->commit, SD_EVENT_ONESHOT) < 0)
+                (void) sd_event_exit(s->event, -ENOMEM);
+}
+
+/* Fills everything but the record's place in the chain. */
+static int record_fill(AuditRecord *r, const AuditEvent *event, const char *boot, const char *run, const char *item,
+                       const char *actor, const char *source, const json_t *data, const char *canonical) {
+        _cleanup_free_ char *message = audit_event_render(event, run, item, actor, data);
+        char now[TIME_TEXT_SIZE], priority[4];
+        const struct { AuditField field; const char *text; } fields[] = {
+                { AUDIT_TIME, now }, { AUDIT_BOOT, boot }, { AUDIT_EVENT, event->name }, { AUDIT_RUN, run }, { AUDIT_ITEM, item },
+                { AUDIT_ACTOR, actor }, { AUDIT_SOURCE, source }, { AUDIT_DATA, canonical }, { AUDIT_MESSAGE, message },
+                { AUDIT_MESSAGE_ID, event->message_id }, { AUDIT_PRIORITY, priority },
+        };
+        int k;
+
+        if (!message)
+                return -ENOMEM;
+        text_time(time_realtime(), now);
+        (void) snprintf(priority, sizeof(priority), "%d", event->priority);
+
+        for (size_t i = 0; i < ELEMENTSOF(fields); i++) {
+                k = audit_record_set(r, fields[i].field, fields[i].text);
+                if (k < 0)
+                        return k;
+        }
+
+        return 0;
+}
+
+/* An event of auditd itself. `data` is taken over. */
+static int server_append_own(AuditServer *s, const char *name, json_t *data) {
+        _cleanup_json_ json_t *owned = data;
+        _cleanup_(pending_freep) Pending *p = calloc(1, sizeof(*p));
+        _cleanup_free_ char *canonical = NULL;
+        int r;
+
+        if (!owned || !p)
+                return -ENOMEM;
+        canonical = json_canonical(owned);
+        if (!canonical)
+                return -ENOMEM;
+
+        r = record_fill(&p->record, audit_event_find(name), s->boot, NULL, NULL, AUDIT_UNIT, AUDIT_UNIT, owned, canonical);
+        if (r < 0)
+                return r;
+
+        server_enqueue(s, TAKE_PTR(p));
+        return 0;
+}
+
+/* NULL, or why nothing can be recorded now. */
+static const char *server_trouble(AuditServer *s) {
+        if (audit_queue_stalled_usec(s->queue) > STALL_USEC)
+                return "The journal has not taken a record for ten seconds.";
+        if (s->n_pending >= PENDING_MAX)
+                return "Too many events at once.";
+        return NULL;
+}
+
+typedef struct Request {
+        const char *event_name, *run, *item, *actor;
+        json_t *data;
+        const AuditEvent *event;
+} Request;
+
+static bool is_plain(const char *s) {
+        size_t n = strlen(s);
+
+        if (n == 0 || n > ACTOR_MAX)
+                return false;
+        for (size_t i = 0; i < n; i++)
+                if (s[i] < 0x20 || s[i] > 0x7e)
+                        return false;
+
+        return true;
+}
+
+/* Reads the parameters. False after the call was refused. */
+static bool request_read(Request *q, IpcCall *call, json_t *params) {
+        static const char *const known[] = { "event", "run", "item", "actor", "data", NULL };
+        _cleanup_(json_reader_done) JsonReader r = {};
+
+        (void) json_read_string(&r, params, "", "event", JSON_F_REQUIRED, &q->event_name);
+        (void) json_read_string(&r, params, "", "run", JSON_F_NULLABLE, &q->run);
+        (void) json_read_string(&r, params, "", "item", JSON_F_NULLABLE, &q->item);
+        (void) json_read_string(&r, params, "", "actor", JSON_F_NULLABLE, &q->actor);
+        (void) json_read_object(&r, params, "", "data", JSON_F_REQUIRED, &q->data);
+        json_check_keys(&r, params, "", known);
+
+        if (!r.failed && q->run && !text_is_id('r', q->run))
+                json_reader_fail(&r, "", "run", "is no run id");
+        if (!r.failed && q->item && !text_is_id('i', q->item))
+                json_reader_fail(&r, "", "item", "is no item id");
+        if (!r.failed && q->actor && !is_plain(q->actor))
+                json_reader_fail(&r, "", "actor", "must be 1 to %d printable ASCII characters", ACTOR_MAX);
+        if (r.failed) {
+                (void) ipc_call_error(call, "BadInput", json_pack("{s:s*, s:s}", "pointer", r.pointer, "reason", r.reason ?: "out of memory"));
+                return false;
+        }
+
+        q->event = audit_event_find(q->event_name);
+        if (!q->event)
+                (void) ipc_call_refuse(call, "BadInput", "There is no event of that name.");
+        return q->event;
+}
+
+/* May this peer write that event, about that run and for that actor? False after the call was refused. */
+static bool request_check(Request *q, IpcCall *call, const char *source) {
+        Peer *peer = ipc_call_peer(call);
+        const char *reason = NULL;
+
+        if (!(q->event->writers & peer->roles))
+                reason = "This event is not written by this peer.";
+        else if ((peer->roles & RUN_ROLES) && peer->run[0] == 'r') {
+                if (q->run && strcmp(q->run, peer->run) != 0)
+                        reason = "A unit of a run writes for its own run only.";
+                q->run = peer->run;
+        }
+        if (!reason && q->actor && !(peer->roles & DAEMON_ROLES) && strcmp(q->actor, source) != 0)
+                reason = "This peer writes in its own name only.";
+        if (reason) {
+                log_warning("Refused event %s from %s (pid %d): %s", q->event->name, source, (int) peer->pid, reason);
+                (void) ipc_call_refuse(call, "Denied", "%s", reason);
+                return false;
+        }
+
+        if ((q->event->needs & AUDIT_NEEDS_RUN) && !q->run)
+                reason = "This event needs a run.";
+        else if ((q->event->needs & AUDIT_NEEDS_ITEM) && !q->item)
+                reason = "This event needs an item.";
+        if (reason)
+                (void) ipc_call_refuse(call, "BadInput", "%s", reason);
+        return !reason;
+}
+
+static int on_append(IpcCall *call, json_t *params, void *userdata) {
+        AuditServer *s = userdata;
+        _cleanup_(pending_freep) Pending *p = NULL;
+        _cleanup_free_ char *canonical = NULL;
+        char buffer[64];
+        const char *source = peer_name(ipc_call_peer(call), buffer), *trouble;
+        Request q = {};
+        int r;
+
+        if (!request_read(&q, call, params) || !request_check(&q, call, source))
+                return 0;
+
+        canonical = json_canonical(q.data);
+        if (!canonical)
+                return -ENOMEM;
+        if (strlen(canonical) > AUDIT_DATA_MAX)
+                return ipc_call_refuse(call, "BadInput", "data is larger than %d bytes.", AUDIT_DATA_MAX);
+        trouble = server_trouble(s);
+        if (!trouble && audit_queue_is_full(s->queue, s->n_pending + 1, s->pending_bytes + strlen(canonical) + RECORD_EXTRA))
+                trouble = "The outbox is full.";
+        if (trouble)
+                return ipc_call_refuse(call, "Unavailable", "%s", trouble);
+
+        p = calloc(1, sizeof(*p));
+        if (!p)
+                return -ENOMEM;
+        r = record_fill(&p->record, q.event, s->boot, q.run, q.item, q.actor ?: source, source, q.data, canonical);
+        if (r < 0)
+                return r;
+
+        p->call = ipc_call_ref(call);
+        p->size = strlen(canonical) + RECORD_EXTRA;
+        server_enqueue(s, TAKE_PTR(p));
+        return 0;
+}
+
+static int on_ping(IpcCall *call, json_t *params, void *userdata) {
+        AuditServer *s = userdata;
+        const char *trouble = server_trouble(s);
+        Pending *p;
+
+        if (!trouble && audit_queue_is_full(s->queue, 1, AUDIT_RECORD_MAX))
+                trouble = "The outbox is full.";
+        if (trouble)
+                return ipc_call_refuse(call, "Unavailable", "%s", trouble);
+
+        p = calloc(1, sizeof(*p));
+        if (!p)
+                return -ENOMEM;
+        p->ping = true;
+        p->call = ipc_call_ref(call);
+        server_enqueue(s, p);
+        return 0;
+}
+
+static json_t *head_json(const AuditHead *head, const AuditHead *kept) {
+        char hash[HEX_SHA256_SIZE], kept_hash[HEX_SHA256_SIZE];
+
+        text_hex(head->hash, AUDIT_HASH_SIZE, hash);
+        text_hex(kept->hash, AUDIT_HASH_SIZE, kept_hash);
+        return json_pack("{s:I, s:s, s:I, s:I, s:s}", "seq", (json_int_t) head->seq, "hash", hash, "count", (json_int_t) head->seq,
+                         "kept_seq", (json_int_t) kept->seq, "kept_hash", kept_hash);
+}
+
+static int on_head(IpcCall *call, json_t *params, void *userdata) {
+        AuditServer *s = userdata;
+
+        return ipc_call_reply(call, head_json(audit_outbox_head(s->outbox), &s->kept));
+}
+
+static const IpcMethod methods[] = {
+        { AUDIT_INTERFACE ".Append", DAEMON_ROLES | RUN_ROLES | PEER_OPERATOR,             on_append },
+        { AUDIT_INTERFACE ".Ping",   DAEMON_ROLES | RUN_ROLES | PEER_OPERATOR | PEER_ROOT, on_ping   },
+        { AUDIT_INTERFACE ".Head",   PEER_ANCHORD | PEER_OPERATOR | PEER_ROOT,             on_head   },
+        {}
+};
+
+/* ---- commit ---- */
+
+/* The first n of pending, as a list of their own. */
+static Pending *server_take_group(AuditServer *s) {
+        Pending *group = s->pending, **p = &s->pending;
+        size_t n = 0;
+
+        while (*p && n < GROUP_MAX) {
+                s->pending_bytes -= (*p)->size;
+                p = &(*p)->next;
+                n++;
+        }
+        s->pending = *p;
+        *p = NULL;
+        s->n_pending -= n;
+        if (!s->pending)
+                s->pending_end = &s->pending;
+        return group;
+}
+
+static int server_write_group(AuditServer *s, Pending *group) {
+        int r;
+
+        r = audit_outbox_begin(s->outbox);
+        if (r < 0)
+                return r;
+
+        if (s->kept.seq > audit_outbox_kept(s->outbox)->seq)
+                r = audit_outbox_drop(s->outbox, &s->kept);
+        for (Pending *p = group; r >= 0 && p; p = p->next)
+                r = p->ping ? audit_outbox_touch(s->outbox) : audit_outbox_append(s->outbox, &p->record);
+        if (r < 0) {
+                audit_outbox_rollback(s->outbox);
+                return r;
+        }
+
+        return audit_outbox_commit(s->outbox);
+}
+
+/* The record is durable: into the queue, and tell who waits. */
+static int pending_accept(AuditServer *s, Pending *p) {
+        _cleanup_free_ char *text = NULL;
+        AuditHead head;
+        size_t size;
+        int r;
+
+        if (p->ping)
+                return ipc_call_reply(p->call, NULL);
+
+        head.seq = p->record.seq;
+        memcpy(head.hash, p->record.hash, AUDIT_HASH_SIZE);
+        r = audit_record_text(&p->record, &text, &size);
+        if (r >= 0)
+                r = audit_queue_add(s->queue, &head, text, size, false);
+        /* It is in the outbox but not in the queue: only a restart brings it into the journal. */
+        if (r < 0)
+                return sd_event_exit(s->event, r);
+
+        if (p->call)
+                (void) ipc_call_reply(p->call, json_pack("{s:I, s:s}", "seq", (json_int_t) head.seq, "hash", p->record.value[AUDIT_HASH]));
+        return 0;
+}
+
+static int server_on_commit(sd_event_source *source, void *userdata) {
+        AuditServer *s = userdata;
+        Pending *group = server_take_group(s);
+        int r;
+
+        r = server_write_group(s, group);
+        if (r < 0)
+                (void) log_error_errno(r, "Cannot write the outbox, so nothing is recorded and nobody may act");
+
+        while (group) {
+                _cleanup_(pending_freep) Pending *p = group;
+
+                group = p->next;
+                if (r >= 0)
+                        (void) pending_accept(s, p);
+                else if (p->call)
+                        (void) ipc_call_refuse(p->call, "Unavailable", "The outbox cannot be written: %s", strerror(-r));
+        }
+
+        if (r == -EIO || r == -EBADMSG)
+                return sd_event_exit(s->event, r);
+        if (s->pending)
+                (void) sd_event_source_set_enabled(s->commit, SD_EVENT_ONESHOT);
+        audit_queue_pump(s->queue);
+        return 0;
+}
+
+/* ---- what the journal keeps ---- */
+
+static void server_on_kept(const AuditHead *kept, void *userdata) {
+        AuditServer *s = userdata;
+        int enabled = SD_EVENT_OFF;
+
+        s->kept = *kept;
+        (void) sd_event_source_get_enabled(s->drop, &enabled);
+        if (enabled == SD_EVENT_OFF && (sd_event_source_set_time_relative(s->drop, DROP_USEC) < 0 ||
+                                        sd_event_source_set_enabled(s->drop, SD_EVENT_ONESHOT) < 0))
+                log_error("Cannot set the timer for dropping records from the outbox.");
+}
+
+static void server_on_resent(uint64_t first, uint64_t last, void *userdata) {
+        AuditServer *s = userdata;
+        int r;
+
+        log_notice("The journal has not got records %llu to %llu, sending them again.", (unsigned long long) first, (unsigned long long) last);
+        r = server_append_own(s, "audit.resent", json_pack("{s:I, s:I}", "first", (json_int_t) first, "last", (json_int_t) last));
+        if (r < 0)
+                (void) log_warning_errno(r, "Cannot write audit.resent");
+}
+
+/* Nothing was appended for a while: a transaction that only drops. */
+static int server_on_drop(sd_event_source *source, uint64_t usec, void *userdata) {
+        AuditServer *s = userdata;
+
+        if (s->kept.seq > audit_outbox_kept(s->outbox)->seq)
+                (void) sd_event_source_set_enabled(s->commit, SD_EVENT_ONESHOT);
+        return 0;
+}
+
+/* Signs what the journal keeps. 1 if there was anything new. */
+static int server_sign(AuditServer *s, AuditCheckpoint *ret) {
+        int r;
+
+        if (s->kept.seq == 0 || s->kept.seq == s->signed_head.seq)
+                return 0;
+
+        r = audit_checkpoint_sign(s->key, &s->kept, ret);
+        if (r >= 0)
+                r = audit_checkpoint_store(s->state_fd, ret);
+        if (r < 0)
+                return log_error_errno(r, "Cannot write a checkpoint");
+
+        s->signed_head = s->kept;
+        return 1;
+}
+
+static int server_on_checkpoint(sd_event_source *source, uint64_t usec, void *userdata) {
+        AuditServer *s = userdata;
+        AuditCheckpoint c;
+        char hash[HEX_SHA256_SIZE];
+        int r;
+
+        /* the checkpoint's own event alone is no reason for the next one */
+        if (s->kept.seq > s->signed_head.seq + 1 && server_sign(s, &c) > 0) {
+                text_hex(c.head.hash, AUDIT_HASH_SIZE, hash);
+                r = server_append_own(s, "audit.checkpoint", json_pack("{s:I, s:s, s:s, s:s}", "seq", (json_int_t) c.head.seq, "hash", hash,
+                                                                       "time", c.time, "signature", c.signature));
+                if (r < 0)
+                        (void) log_warning_errno(r, "Cannot write audit.checkpoint");
+        }
+
+        (void) sd_event_source_set_time_relative(s->checkpoint, CHECKPOINT_USEC);
+        return sd_event_source_set_enabled(s->checkpoint, SD_EVENT_ONESHOT);
+}
+
+void audit_server_stop(AuditServer *s) {
+        AuditCheckpoint c;
+
+        (void) server_sign(s, &c);
+}
+
+/* ---- start ---- */
+
+static int load_record(AuditRecord *record, const char *text, size_t size, void *userdata) {
+        AuditServer *s = userdata;
+        AuditHead head = { .seq = record->seq };
+
+        memcpy(head.hash, record->hash, AUDIT_HASH_SIZE);
+        return audit_queue_add(s->queue, &head, text, size, true);
+}
+
+/* Compares outbox and journal. *ret_recovered: how many records only the journal knew. */
+static int server_reconcile(AuditServer *s, const AuditServerOptions *o, uint64_t *ret_recovered) {
+        const AuditHead *head = audit_outbox_head(s->outbox);
+        AuditHead last;
+        int r;
+
+        r = audit_journal_last(o->journal_dir, o->journal_unit, &last);
+        if (r < 0)
+                return log_error_errno(r, "Cannot read the journal in %s", o->journal_dir);
+
+        *ret_recovered = 0;
+        if (last.seq == head->seq && last.seq > 0 && memcmp(last.hash, head->hash, AUDIT_HASH_SIZE) != 0) {
+                log_error("Outbox and journal disagree about record %llu: one of them was tampered with. Run `anchorctl audit verify`, "
+                          "keep copies of both, then move the outbox away from %s to go on after the journal's last record.",
+                          (unsigned long long) last.seq, o->state_dir);
+                return -EUCLEAN;
+        }
+        if (last.seq <= head->seq)
+                return 0;
+
+        *ret_recovered = last.seq - head->seq;
+        log_warning("The outbox ends at record %llu, the journal at %llu: going on after the journal's.",
+                    (unsigned long long) head->seq, (unsigned long long) last.seq);
+        r = audit_outbox_begin(s->outbox);
+        if (r >= 0)
+                r = audit_outbox_adopt(s->outbox, &last);
+        if (r >= 0)
+                r = audit_outbox_commit(s->outbox);
+        return r < 0 ? log_error_errno(r, "Cannot write the outbox") : 0;
+}
+
+static int server_open_state(AuditServer *s, const AuditServerOptions *o) {
+        _cleanup_free_ char *path = text_format("%s/" AUDIT_OUTBOX, o->state_dir);
+        int r;
+
+        if (!path)
+                return log_oom();
+
+        s->state_fd = open(o->state_dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        if (s->state_fd < 0)
+                return log_error_errno(-errno, "Cannot open %s", o->state_dir);
+
+        r = audit_key_load_or_make(&s->key, s->state_fd);
+        if (r < 0)
+                return log_error_errno(r, "Cannot load or make the key in %s", o->state_dir);
+
+        r = audit_outbox_open(&s->outbox, path);
+        return r < 0 ? log_error_errno(r, "Cannot open %s", path) : 0;
+}
+
+static int server_add_sources(AuditServer *s) {
+        int r;
+
+        r = sd_event_add_defer(s->event, &s->commit, server_on_commit, s);
+        if (r >= 0)
+                r = sd_event_source_set_enabled(s->commit, SD_EVENT_OFF);
+        /* after every socket that has something to say */
+        if (r >= 0)
+                r = sd_event_source_set_priority(s->commit, SD_EVENT_PRIORITY_NORMAL + 10);
+        if (r >= 0)
+                r = sd_event_add_time_relative(s->event, &s->drop, CLOCK_MONOTONIC, DROP_USEC, TIMER_ACCURACY_USEC, server_on_drop, s);
+        if (r >= 0)
+                r = sd_event_source_set_enabled(s->drop, SD_EVENT_OFF);
+        if (r >= 0)
+                r = sd_event_add_time_relative(s->event, &s->checkpoint, CLOCK_MONOTONIC, CHECKPOINT_USEC, TIMER_ACCURACY_USEC, server_on_checkpoint, s);
+        return r;
+}
+
+static int server_start(AuditServer *s, const AuditServerOptions *o) {
+        uint64_t recovered = 0, head_seq;
+        sd_id128_t boot;
+        int r;
+
+        r = sd_id128_get_boot(&boot);
+        if (r < 0)
+                return log_error_errno(r, "Cannot read the boot id");
+        (void) sd_id128_to_string(boot, s->boot);
+
+        r = server_open_state(s, o);
+        if (r < 0)
+                return r;
+        r = server_reconcile(s, o, &recovered);
+        if (r < 0)
+                return r;
+
+        r = server_add_sources(s);
+        if (r >= 0)
+                r = audit_queue_new(&s->queue, s->event, o->journal_socket, o->journal_dir, o->journal_unit, server_on_kept, server_on_resent, s);
+        if (r < 0)
+                return log_error_errno(r, "Cannot start");
+        r = audit_outbox_foreach(s->outbox, load_record, s);
+        if (r < 0)
+                return log_error_errno(r, "The outbox is damaged: keep a copy, then move it away to go on after the journal's last record");
+
+        s->kept = *audit_outbox_kept(s->outbox);
+        s->signed_head = s->kept;
+        head_seq = audit_outbox_head(s->outbox)->seq;
+        /* 0 is left out of the sentence, therefore null */
+        r = server_append_own(s, "audit.started",
+                              json_pack("{s:I, s:o, s:o}", "head", (json_int_t) head_seq,
+                                        "waiting", audit_queue_size(s->queue) ? json_integer((json_int_t) audit_queue_size(s->queue)) : json_null(),
+                                        "recovered", recovered ? json_integer((json_int_t) recovered) : json_null()));
+        if (r < 0)
+                return log_error_errno(r, "Cannot write audit.started");
+
+        audit_queue_pump(s->queue);
+        r = ipc_server_new(&s->ipc, s->event, methods, s);
+        return r < 0 ? log_error_errno(r, "Cannot start the server") : 0;
+}
+
+int audit_server_new(AuditServer **ret, sd_event *event, const AuditServerOptions *options) {
+        _cleanup_(audit_server_freep) AuditServer *s = NULL;
+        int r;
+
+        s = calloc(1, sizeof(*s));
+        if (!s)
+                return log_oom();
+        s->event = sd_event_ref(event);
+        s->state_fd = -1;
+        s->pending_end = &s->pending;
+
+        r = server_start(s, options);
+        if (r < 0)
+                return r;
+
+        *ret = TAKE_PTR(s);
+        return 0;
+}
+
+AuditServer *audit_server_free(AuditServer *s) {
+        if (!s)
+                return NULL;
+
+        while (s->pending) {
+                Pending *p = s->pending;
+
+                s->pending = p->next;
+                (void) pending_free(p);
+        }
+        (void) ipc_server_free(s->ipc);
+        (void) audit_queue_free(s->queue);
+        (void) audit_outbox_free(s->outbox);
+        (void) audit_key_free(s->key);
+        (void) sd_event_source_disable_unref(s->commit);
+        (void) sd_event_source_disable_unref(s->drop);
+        (void) sd_event_source_disable_unref(s->checkpoint);
+        (void) fd_close(s->state_fd);
+        (void) sd_event_unref(s->event);
+        free(s);
+        return NULL;
+}
+
+int audit_server_listen_fd(AuditServer *s, int fd) {
+        return ipc_server_listen_fd(s->ipc, fd);
+}
+
+int audit_server_listen_systemd(AuditServer *s, const char *fd_name) {
+        return ipc_server_listen_systemd(s->ipc, fd_name);
+}
