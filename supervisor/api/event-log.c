@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+
+/*
+ * The file is the only truth: opening reads it once from the start for the next sequence number, the
+ * last state, and how much output each run has written. Lines are whole or absent: a line is written
+ * by one write(), and what has no newline at its end is cut off at opening. Output is not fsynced line by
+ * line, since it is no evidence (that is in the audit log); the end of a run syncs it.
+ */
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "api/event-log.h"
+#include "util/io.h"
+#include "util/json.h"
+#include "util/text.h"
+
+enum { RUNS_MAX = 64 };
+
+struct EventLog {
+        int fd; /* owned */
+        uint64_t seq;
+        char last_state[32];
+        struct {
+                char id[ID_LENGTH + 1];
+                uint64_t size;
+        } runs[RUNS_MAX]; /* the latest ones, in turn */
+        size_t n_runs;
+};
+
+static void count_output(EventLog *l, const char *run, size_t size) {
+        size_t i;
+
+        if (!text_is_id('r', run))
+                return;
+
+        for (i = 0; i < l->n_runs && i < RUNS_MAX; i++)
+                if (strcmp(l->runs[i].id, run) == 0) {
+                        l->runs[i].size += size;
+                        return;
+                }
+
+        i = l->n_runs++ % RUNS_MAX;
+        (void) snprintf(l->runs[i].id, sizeof(l->runs[i].id), "%s", run);
+        l->runs[i].size = size;
+}
+
+static void account(EventLog *l, const json_t *event, size_t size) {
+        const char *type = json_string_value(json_object_get(event, "type"));
+        const char *run = json_string_value(json_object_get(event, "run"));
+        const char *state = json_string_value(json_object_get(event, "state"));
+
+        l->seq = (uint64_t) json_integer_value(json_object_get(event, "seq"));
+        if (type && state && strcmp(type, "state") == 0)
+                (void) snprintf(l->last_state, sizeof(l->last_state), "%s", state);
+        if (type && run && strcmp(type, "output") == 0)
+                count_output(l, run, size);
+}
+
+static int replay(EventLog *l) {
+        _cleanup_(event_reader_done) EventReader reader = { .fd = -1 };
+        uint64_t before = 0;
+        int fd, r;
+
+        fd = fcntl(l->fd, F_DUPFD_CLOEXEC, 3);
+        if (fd < 0)
+                return -errno;
+        event_reader_init(&reader, fd);
+
+        for (;;) {
+                _cleanup_json_ json_t *event = NULL;
+
+                r = event_reader_next(&reader, &event);
+                if (r < 0)
+                        return r;
+                if (r == 0)
+                        break;
+                account(l, event, (size_t) (reader.offset - before));
+                before = reader.offset;
+        }
+
+        return ftruncate(l->fd, (off_t) reader.offset) < 0 ? -errno : 0;
+}
+
+int event_log_open(EventLog **ret, int dir_fd, const char *name) {
+        _cleanup_(event_log_closep) EventLog *l = NULL;
+        int r;
+
+        l = calloc(1, sizeof(*l));
+        if (!l)
+                return -ENOMEM;
+
+        l->fd = openat(dir_fd, name, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600);
+        if (l->fd < 0)
+                return -errno;
+
+        r = replay(l);
+        if (r < 0)
+                return r;
+
+        *ret = TAKE_PTR(l);
+        return 0;
+}
+
+EventLog *event_log_close(EventLog *l) {
+        if (!l)
+                return NULL;
+
+        l->fd = fd_close(l->fd);
+        free(l);
+        return NULL;
+}
+
+int event_log_append(EventLog *l, const char *type, json_t *data) {
+        _cleanup_json_ json_t *event = data;
+        _cleanup_free_ char *line = NULL;
+        char when[TIME_TEXT_SIZE];
+        size_t size;
+        int r;
+
+        if (!event)
+                return -ENOMEM;
+
+        text_time(time_realtime(), when);
+        if (json_object_set_new(event, "seq", json_integer((json_int_t) l->seq + 1)) < 0 ||
+            json_object_set_new(event, "time", json_string(when)) < 0 ||
+            json_object_set_new(event, "type", json_string(type)) < 0)
+                return -ENOMEM;
+
+        line = json_canonical(event);
+        if (!line)
+                return -ENOMEM;
+
+        size = strlen(line);
+        if (size + 1 > EVENT_LINE_MAX)
+                return -EMSGSIZE;
+        line[size] = '\n'; /* in place of the zero byte */
+
+        r = io_write_full(l->fd, line, size + 1);
+        if (r < 0)
+                return r;
+
+        account(l, event, size + 1);
+        return 0;
+}
+
+int event_log_sync(EventLog *l) {
+        return fdatasync(l->fd) < 0 ? -errno : 0;
+}
+
+const char *event_log_last_state(const EventLog *l) {
+        return l->last_state;
+}
+
+uint64_t event_log_output_size(const EventLog *l, const char *run) {
+        for (size_t i = 0; i < l->n_runs && i < RUNS_MAX; i++)
+                if (strcmp(l->runs[i].id, run) == 0)
+                        return l->runs[i].size;
+        return 0;
+}
+
+/* ---- reading ---- */
+
+void event_reader_init(EventReader *r, int fd) {
+        *r = (EventReader) { .fd = fd };
+}
+
+void event_reader_done(EventReader *r) {
+        r->fd = fd_close(r->fd);
+}
+
+int event_reader_next(EventReader *r, json_t **ret) {
+        _cleanup_free_ char *buffer = NULL;
+        size_t size = 0, room = 4096;
+        char *newline = NULL;
+        int error;
+
+        /* Lines are short as a rule: read a little, and more only while there is no end in sight. */
+        for (;;) {
+                char *bigger = realloc(buffer, room + 1);
+                ssize_t n;
+
+                if (!bigger)
+                        return -ENOMEM;
+                buffer = bigger;
+
+                n = pread(r->fd, buffer + size, room - size, (off_t) (r->offset + size));
+                if (n < 0)
+                        return -errno;
+                newline = memchr(buffer + size, '\n', (size_t) n);
+                size += (size_t) n;
+                if (newline)
+                        break;
+                if (n == 0 || size < room)
+                        return 0; /* nothing more, or a line that is being written */
+                if (room >= EVENT_LINE_MAX)
+                        return -EUCLEAN;
+                room *= 4;
+        }
+
+        error = json_parse(buffer, (size_t) (newline - buffer), ret, NULL);
+        if (error < 0)
+                return error;
+
+        r->offset += (uint64_t) (newline - buffer) + 1;
+        return 1;
+}

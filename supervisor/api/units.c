@@ -1,0 +1,496 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+
+/*
+ * One connection to the system bus, one table of calls under way. A start is done when its job is: the
+ * method call's answer names the job, the signal JobRemoved ends it. The signal can come before the
+ * answer is read only in theory (both are on one ordered connection, the answer first), so that a job is looked
+ * up by its path alone.
+ *
+ * A call that is forgotten stays in the table until its answer arrives, without its callback; so the
+ * owner of a callback can go away at any time after units_forget().
+ *
+ * When the bus goes away anchord cannot know any more what runs: it ends, is started anew, and settles
+ * everything from the ledger and the unit list.
+ */
+
+#include <errno.h>
+#include <inttypes.h>
+#include <string.h>
+#include <systemd/sd-bus.h>
+
+#include "api/units.h"
+#include "util/log.h"
+#include "util/text.h"
+
+#define SYSTEMD "org.freedesktop.systemd1"
+#define MANAGER_PATH "/org/freedesktop/systemd1"
+#define MANAGER "org.freedesktop.systemd1.Manager"
+#define UNIT_PATH "/org/freedesktop/systemd1/unit"
+
+enum {
+        CALLS_MAX = 1024,
+        CALL_TIMEOUT_USEC = 25 * 1000 * 1000,
+};
+
+typedef struct Call Call;
+
+struct Call {
+        Units *units;       /* borrowed */
+        Call *next;
+        sd_bus_slot *slot;  /* owned */
+        char *unit;         /* owned; for messages */
+        char *job;          /* owned; path, once known */
+        const char *verb;   /* static */
+        UnitsDone done;     /* of these four at most one */
+        UnitsListed listed;
+        UnitsResult result;
+        void *userdata;
+};
+
+struct Units {
+        sd_event *event; /* ref */
+        sd_bus *bus;     /* owned */
+        Call *calls;     /* owned */
+        unsigned n_calls;
+        UnitsChanged changed;
+        void (*lost)(void *userdata);
+        void *userdata;
+};
+
+/* ---- calls under way ---- */
+
+static Call *call_free(Call *c) {
+        if (!c)
+                return NULL;
+
+        for (Call **p = &c->units->calls; *p; p = &(*p)->next)
+                if (*p == c) {
+                        *p = c->next;
+                        c->units->n_calls--;
+                        break;
+                }
+
+        sd_bus_slot_unref(c->slot);
+        free(c->unit);
+        free(c->job);
+        free(c);
+        return NULL;
+}
+DEFINE_CLEANUP(Call *, call_free)
+
+static int call_new(Units *u, const char *verb, const char *unit, void *userdata, Call **ret) {
+        _cleanup_(call_freep) Call *c = NULL;
+
+        if (u->n_calls >= CALLS_MAX)
+                return -EBUSY;
+
+        c = calloc(1, sizeof(*c));
+        if (!c)
+                return -ENOMEM;
+        *c = (Call) { .units = u, .verb = verb, .userdata = userdata, .next = u->calls };
+        u->calls = c;
+        u->n_calls++;
+
+        c->unit = strdup(unit);
+        if (!c->unit)
+                return -ENOMEM;
+
+        *ret = TAKE_PTR(c);
+        return 0;
+}
+
+/* Ends a start, stop, kill or reset; frees the call first, since the callback may do anything. */
+static void call_end(Call *c, int r, const char *result) {
+        UnitsDone done = c->done;
+        void *userdata = c->userdata;
+
+        if (r < 0)
+                log_line(done ? LOG_DEBUG : LOG_WARNING, "cannot %s %s: %s", c->verb, c->unit, result);
+        (void) call_free(c);
+        if (done)
+                done(r, result, userdata);
+}
+
+void units_forget(Units *u, void *userdata) {
+        for (Call *c = u->calls; c; c = c->next)
+                if (c->userdata == userdata) {
+                        c->done = NULL;
+                        c->listed = NULL;
+                        c->result = NULL;
+                }
+}
+
+/* ---- requests ---- */
+
+static int on_answer(sd_bus_message *m, void *userdata, sd_bus_error *ignored) {
+        Call *c = userdata;
+        const sd_bus_error *error = sd_bus_message_get_error(m);
+        const char *job;
+
+        if (error) {
+                int r = -sd_bus_message_get_errno(m);
+
+                /* what is not loaded is already stopped, dead and reset */
+                if (sd_bus_error_has_name(error, "org.freedesktop.systemd1.NoSuchUnit") && strcmp(c->verb, "start") != 0)
+                        call_end(c, 0, "done");
+                else
+                        call_end(c, r < 0 ? r : -EIO, error->message ?: error->name);
+                return 0;
+        }
+
+        if (sd_bus_message_has_signature(m, "o") && sd_bus_message_read(m, "o", &job) > 0) {
+                c->job = strdup(job);
+                if (!c->job)
+                        call_end(c, -ENOMEM, "out of memory");
+                return 0; /* JobRemoved ends it */
+        }
+
+        call_end(c, 0, "done");
+        return 0;
+}
+
+static int send_call(Units *u, const char *verb, const char *member, const char *unit, UnitsDone done, void *userdata,
+                     const char *signature, const char *argument, int number) {
+        _cleanup_(sd_bus_message_unrefp) sd_bus_message *m = NULL;
+        _cleanup_(call_freep) Call *c = NULL;
+        int r;
+
+        r = call_new(u, verb, unit, userdata, &c);
+        if (r < 0)
+                return r;
+        c->done = done;
+
+        r = sd_bus_message_new_method_call(u->bus, &m, SYSTEMD, MANAGER_PATH, MANAGER, member);
+        if (r < 0)
+                return r;
+        r = sd_bus_message_append(m, "s", unit);
+        if (r >= 0 && argument)
+                r = sd_bus_message_append(m, "s", argument);
+        if (r >= 0 && strcmp(signature, "ssi") == 0)
+                r = sd_bus_message_append(m, "i", number);
+        if (r < 0)
+                return r;
+
+        r = sd_bus_call_async(u->bus, &c->slot, m, on_answer, c, CALL_TIMEOUT_USEC);
+        if (r < 0)
+                return r;
+
+        c = NULL;
+        return 0;
+}
+
+int units_start(Units *u, const char *unit, UnitsDone done, void *userdata) {
+        return send_call(u, "start", "StartUnit", unit, done, userdata, "ss", "replace", 0);
+}
+
+int units_stop(Units *u, const char *unit) {
+        return send_call(u, "stop", "StopUnit", unit, NULL, NULL, "ss", "replace-irreversibly", 0);
+}
+
+int units_kill(Units *u, const char *unit, int signal_number) {
+        return send_call(u, "kill", "KillUnit", unit, NULL, NULL, "ssi", "all", signal_number);
+}
+
+int units_reset_failed(Units *u, const char *unit) {
+        return send_call(u, "reset", "ResetFailedUnit", unit, NULL, NULL, "s", NULL, 0);
+}
+
+/* ---- questions ---- */
+
+enum { UNITS_MAX = 512 };
+
+static int read_units(sd_bus_message *m, UnitState *units, size_t *ret_n) {
+        size_t n = 0;
+        int r;
+
+        r = sd_bus_message_enter_container(m, 'a', "(ssssssouso)");
+        if (r < 0)
+                return r;
+
+        for (;;) {
+                UnitState s = {};
+
+                r = sd_bus_message_read(m, "(ssssssouso)", &s.name, NULL, NULL, &s.active, &s.sub, NULL, NULL, NULL, NULL, NULL);
+                if (r < 0)
+                        return r;
+                if (r == 0)
+                        break;
+                if (n < UNITS_MAX)
+                        units[n++] = s;
+        }
+
+        *ret_n = n;
+        return 0;
+}
+
+static int on_list(sd_bus_message *m, void *userdata, sd_bus_error *ignored) {
+        Call *c = userdata;
+        UnitsListed listed = c->listed;
+        void *listed_userdata = c->userdata;
+        _cleanup_free_ UnitState *units = NULL;
+        size_t n = 0;
+        int r;
+
+        (void) call_free(c);
+
+        units = calloc(UNITS_MAX, sizeof(*units));
+        r = units ? 0 : -ENOMEM;
+        if (r >= 0 && sd_bus_message_is_method_error(m, NULL))
+                r = -EIO;
+        if (r >= 0)
+                r = read_units(m, units, &n);
+        if (listed)
+                listed(r, units, n, listed_userdata);
+        return 0;
+}
+
+int units_list(Units *u, const char *const *patterns, UnitsListed listed, void *userdata) {
+        _cleanup_(sd_bus_message_unrefp) sd_bus_message *m = NULL;
+        _cleanup_(call_freep) Call *c = NULL;
+        int r;
+
+        r = call_new(u, "list", patterns[0], userdata, &c);
+        if (r < 0)
+                return r;
+        c->listed = listed;
+
+        r = sd_bus_message_new_method_call(u->bus, &m, SYSTEMD, MANAGER_PATH, MANAGER, "ListUnitsByPatterns");
+        if (r < 0)
+                return r;
+        r = sd_bus_message_append(m, "as", 0);
+        if (r >= 0)
+                r = sd_bus_message_append_strv(m, (char **) patterns);
+        if (r < 0)
+                return r;
+
+        r = sd_bus_call_async(u->bus, &c->slot, m, on_list, c, CALL_TIMEOUT_USEC);
+        if (r < 0)
+                return r;
+
+        c = NULL;
+        return 0;
+}
+
+typedef struct ServiceResult {
+        const char *result;
+        int32_t code, status;
+} ServiceResult;
+
+static int read_result(sd_bus_message *m, ServiceResult *ret) {
+        int r;
+
+        r = sd_bus_message_enter_container(m, 'a', "{sv}");
+        if (r < 0)
+                return r;
+
+        while ((r = sd_bus_message_enter_container(m, 'e', "sv")) > 0) {
+                const char *name;
+
+                r = sd_bus_message_read(m, "s", &name);
+                if (r < 0)
+                        return r;
+
+                if (strcmp(name, "Result") == 0)
+                        r = sd_bus_message_read(m, "v", "s", &ret->result);
+                else if (strcmp(name, "ExecMainCode") == 0)
+                        r = sd_bus_message_read(m, "v", "i", &ret->code);
+                else if (strcmp(name, "ExecMainStatus") == 0)
+                        r = sd_bus_message_read(m, "v", "i", &ret->status);
+                else
+                        r = sd_bus_message_skip(m, "v");
+                if (r < 0)
+                        return r;
+
+                r = sd_bus_message_exit_container(m);
+                if (r < 0)
+                        return r;
+        }
+
+        return r;
+}
+
+static int on_result(sd_bus_message *m, void *userdata, sd_bus_error *ignored) {
+        Call *c = userdata;
+        UnitsResult result = c->result;
+        void *result_userdata = c->userdata;
+        _cleanup_free_ char *text = NULL;
+        ServiceResult s = {};
+        int r;
+
+        (void) call_free(c);
+
+        r = sd_bus_message_is_method_error(m, NULL) ? -EIO : read_result(m, &s);
+        if (r >= 0 && s.result) {
+                if (strcmp(s.result, "exit-code") == 0)
+                        text = text_format("exit status %" PRIi32, s.status);
+                else if (strcmp(s.result, "signal") == 0 || strcmp(s.result, "core-dump") == 0)
+                        text = text_format("signal %" PRIi32, s.status);
+                else
+                        text = strdup(s.result);
+        }
+        if (result)
+                result(r < 0 ? r : 0, text ?: "unknown", result_userdata);
+        return 0;
+}
+
+int units_get_result(Units *u, const char *service, UnitsResult result, void *userdata) {
+        _cleanup_(sd_bus_message_unrefp) sd_bus_message *m = NULL;
+        _cleanup_(call_freep) Call *c = NULL;
+        _cleanup_free_ char *path = NULL;
+        int r;
+
+        r = sd_bus_path_encode(UNIT_PATH, service, &path);
+        if (r < 0)
+                return r;
+
+        r = call_new(u, "ask", service, userdata, &c);
+        if (r < 0)
+                return r;
+        c->result = result;
+
+        r = sd_bus_message_new_method_call(u->bus, &m, SYSTEMD, path, "org.freedesktop.DBus.Properties", "GetAll");
+        if (r < 0)
+                return r;
+        r = sd_bus_message_append(m, "s", SYSTEMD ".Service");
+        if (r < 0)
+                return r;
+
+        r = sd_bus_call_async(u->bus, &c->slot, m, on_result, c, CALL_TIMEOUT_USEC);
+        if (r < 0)
+                return r;
+
+        c = NULL;
+        return 0;
+}
+
+/* ---- signals ---- */
+
+static int on_job_removed(sd_bus_message *m, void *userdata, sd_bus_error *ignored) {
+        Units *u = userdata;
+        const char *job, *unit, *result;
+
+        if (sd_bus_message_read(m, "uoss", NULL, &job, &unit, &result) < 0)
+                return 0;
+
+        for (Call *c = u->calls; c; c = c->next)
+                if (c->job && strcmp(c->job, job) == 0) {
+                        call_end(c, strcmp(result, "done") == 0 ? 0 : -EPROTO, result);
+                        return 0;
+                }
+        return 0;
+}
+
+static int on_properties(sd_bus_message *m, void *userdata, sd_bus_error *ignored) {
+        Units *u = userdata;
+        _cleanup_free_ char *unit = NULL;
+        const char *interface, *name, *active;
+
+        if (sd_bus_path_decode(sd_bus_message_get_path(m), UNIT_PATH, &unit) <= 0 || strncmp(unit, "anchor", 6) != 0)
+                return 0;
+        if (sd_bus_message_read(m, "s", &interface) < 0 || strcmp(interface, SYSTEMD ".Unit") != 0)
+                return 0;
+        if (sd_bus_message_enter_container(m, 'a', "{sv}") < 0)
+                return 0;
+
+        while (sd_bus_message_enter_container(m, 'e', "sv") > 0) {
+                if (sd_bus_message_read(m, "s", &name) < 0)
+                        return 0;
+                if (strcmp(name, "ActiveState") == 0) {
+                        if (sd_bus_message_read(m, "v", "s", &active) >= 0)
+                                u->changed(unit, active, u->userdata);
+                        return 0;
+                }
+                if (sd_bus_message_skip(m, "v") < 0 || sd_bus_message_exit_container(m) < 0)
+                        return 0;
+        }
+        return 0;
+}
+
+static int on_disconnected(sd_bus_message *m, void *userdata, sd_bus_error *ignored) {
+        Units *u = userdata;
+
+        u->lost(u->userdata);
+        return 0;
+}
+
+static int on_subscribed(sd_bus_message *m, void *userdata, sd_bus_error *ignored) {
+        Units *u = userdata;
+
+        if (sd_bus_message_is_method_error(m, NULL)) {
+                log_error("systemd refuses its signals: %s", sd_bus_message_get_error(m)->message);
+                u->lost(u->userdata);
+        }
+        return 0;
+}
+
+static int subscribe(Units *u) {
+        int r;
+
+        r = sd_bus_match_signal_async(u->bus, NULL, SYSTEMD, MANAGER_PATH, MANAGER, "JobRemoved", on_job_removed, NULL, u);
+        if (r < 0)
+                return r;
+
+        r = sd_bus_add_match_async(u->bus, NULL,
+                                   "type='signal',sender='" SYSTEMD "',interface='org.freedesktop.DBus.Properties',"
+                                   "member='PropertiesChanged',path_namespace='" UNIT_PATH "'",
+                                   on_properties, NULL, u);
+        if (r < 0)
+                return r;
+
+        r = sd_bus_match_signal_async(u->bus, NULL, "org.freedesktop.DBus.Local", "/org/freedesktop/DBus/Local",
+                                      "org.freedesktop.DBus.Local", "Disconnected", on_disconnected, NULL, u);
+        if (r < 0)
+                return r;
+
+        return sd_bus_call_method_async(u->bus, NULL, SYSTEMD, MANAGER_PATH, MANAGER, "Subscribe", on_subscribed, u, NULL);
+}
+
+int units_new(Units **ret, sd_event *event, UnitsChanged changed, void (*lost)(void *userdata), void *userdata) {
+        _cleanup_(units_freep) Units *u = NULL;
+        int r;
+
+        u = calloc(1, sizeof(*u));
+        if (!u)
+                return -ENOMEM;
+        *u = (Units) { .event = sd_event_ref(event), .changed = changed, .lost = lost, .userdata = userdata };
+
+        r = sd_bus_open_system(&u->bus);
+        if (r < 0)
+                return r;
+        r = sd_bus_attach_event(u->bus, event, SD_EVENT_PRIORITY_NORMAL);
+        if (r < 0)
+                return r;
+        r = subscribe(u);
+        if (r < 0)
+                return r;
+
+        *ret = TAKE_PTR(u);
+        return 0;
+}
+
+Units *units_free(Units *u) {
+        if (!u)
+                return NULL;
+
+        while (u->calls)
+                (void) call_free(u->calls);
+        if (u->bus)
+                sd_bus_detach_event(u->bus);
+        u->bus = sd_bus_flush_close_unref(u->bus);
+        sd_event_unref(u->event);
+        free(u);
+        return NULL;
+}
+
+bool unit_name_run(const char *unit, const char *prefix, char ret[static 14]) {
+        const char *at = strchr(unit, '@'), *dot = at ? strchr(at, '.') : NULL;
+
+        if (!at || !dot || dot - at - 1 != ID_LENGTH || strncmp(unit, "anchor-", 7) != 0)
+                return false;
+        if (prefix && (strlen(prefix) != (size_t) (at - unit) || strncmp(unit, prefix, strlen(prefix)) != 0))
+                return false;
+
+        memcpy(ret, at + 1, ID_LENGTH);
+        ret[ID_LENGTH] = 0;
+        return text_is_id('r', ret);
+}

@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+#pragma once
+
+/*
+ * Everything that speaks to systemd over D-Bus, asynchronously. anchord has no privilege of its own: polkit
+ * (units/polkit-1/rules.d/50-anchorhold.rules) lets it start, stop, kill and reset exactly the units of runs.
+ */
+
+#include <stdbool.h>
+#include <systemd/sd-event.h>
+
+#include "util/cleanup.h"
+
+typedef struct Units Units;
+
+typedef struct UnitState {
+        const char *name, *active, *sub; /* borrowed */
+} UnitState;
+
+/* A unit of ours changed its state. Called for every change; names only, ask units_list() for what is so now. */
+typedef void (*UnitsChanged)(const char *unit, const char *active, void *userdata);
+
+/* Connects and subscribes. `lost` is called when the bus is gone: anchord then ends and starts anew. */
+int units_new(Units **ret, sd_event *event, UnitsChanged changed, void (*lost)(void *userdata), void *userdata);
+Units *units_free(Units *u);
+DEFINE_CLEANUP(Units *, units_free)
+
+/* `result` is systemd's: "done", "failed", "dependency", "timeout", "canceled", …, or a D-Bus error's message
+ * with r negative. `done` is called once; NULL: failures are logged. */
+typedef void (*UnitsDone)(int r, const char *result, void *userdata);
+
+int units_start(Units *u, const char *unit, UnitsDone done, void *userdata);
+int units_stop(Units *u, const char *unit);
+int units_kill(Units *u, const char *unit, int signal_number);
+int units_reset_failed(Units *u, const char *unit);
+
+/* All loaded units that match one of the NULL-terminated patterns. */
+typedef void (*UnitsListed)(int r, const UnitState *units, size_t n, void *userdata);
+int units_list(Units *u, const char *const *patterns, UnitsListed listed, void *userdata);
+
+/* Why a service ended, as text ("exit status 1", "signal 9", "start-limit-hit"). */
+typedef void (*UnitsResult)(int r, const char *text, void *userdata);
+int units_get_result(Units *u, const char *service, UnitsResult result, void *userdata);
+
+/* No callback of anything under way with this userdata will be called any more. */
+void units_forget(Units *u, void *userdata);
+
+/* "anchor-run@r….service" gives the run id: false if the unit is none of a run. prefix ("anchor-run") may be NULL. */
+bool unit_name_run(const char *unit, const char *prefix, char ret[static 14]);
