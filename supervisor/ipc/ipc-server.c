@@ -22,6 +22,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <systemd/sd-daemon.h>
 #include <systemd/sd-varlink.h>
 
@@ -145,6 +146,16 @@ bool ipc_call_wants_more(IpcCall *c) {
 
 bool ipc_call_is_live(IpcCall *c) {
         return call_can_answer(c);
+}
+
+bool ipc_call_is_backed_up(IpcCall *c) {
+        int events;
+
+        if (!call_can_answer(c))
+                return false;
+
+        events = sd_varlink_get_events(c->connection->link);
+        return events > 0 && (events & EPOLLOUT);
 }
 
 int ipc_call_take_fd(IpcCall *c, unsigned i) {

@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+#pragma once
+
+/* Shared by flow.c (the states), flow-setup.c (spec, registration, release) and flow-cleanup.c (the end of units). */
+
+#include "api/manager-internal.h"
+#include "api/spec.h"
+
+typedef enum FlowState {
+        FLOW_AUDITING,
+        FLOW_REGISTERING,
+        FLOW_STARTING,
+        FLOW_ACTIVE,
+        FLOW_CLEANING,
+        FLOW_RELEASING,
+} FlowState;
+
+typedef enum FlowStage { STAGE_WORK, STAGE_IMPORT, STAGE_VERIFY } FlowStage;
+
+struct Flow {
+        Manager *manager; /* borrowed */
+        Flow *next;
+        LedgerItem item;  /* as it was leased or taken up; state and revision grow old */
+        char run[ID_LENGTH + 1];
+        FlowStage stage;
+        FlowState state;
+        sd_event_source *timer;         /* owned; of the state */
+        sd_event_source *cleanup_timer; /* owned */
+        uint64_t cleanup_since;         /* CLOCK_MONOTONIC */
+        bool listing, look_again, killed;
+        unsigned pending;               /* answers that REGISTERING and RELEASING wait for */
+
+        json_t *spec, *vm_spec;         /* owned; NULL for the import */
+        uint64_t run_s, output_bytes, bundle_bytes;
+        bool has_verify;
+        bool tcg, tcg_fallback;
+        char accel_reason[160];
+        char egress_digest[HEX_SHA256_SIZE];
+
+        char *outcome, *reason;         /* owned; of the run under way once it ended */
+        json_t *facts;                  /* owned */
+        char *commit;                   /* owned; the checked result */
+        bool stop;                      /* an operator wants it to end */
+        char *stop_reason;              /* owned */
+        bool requeue;                   /* not the item's fault: no attempt is lost */
+        bool unclean;                   /* something of the run may be left; the scheduler's sweep tries again */
+};
+
+/* ---- flow.c ---- */
+void flow_confirm_started(Flow *f);
+void flow_on_registered(Flow *f, const char *error, const char *reason);
+void flow_on_clean(Flow *f);
+void flow_on_released(Flow *f);
+
+/* ---- flow-setup.c ---- */
+
+/* Makes the specs for run and stage from policy, template and host; NULL, or why it cannot be (valid until the next call). */
+const char *flow_prepare(Flow *f);
+int flow_register(Flow *f);
+int flow_release(Flow *f);
+
+/* ---- flow-cleanup.c ---- */
+void flow_cleanup_start(Flow *f);
+/* Something changed: look at once. */
+void flow_cleanup_look(Flow *f);
+void flow_cleanup_kill(Flow *f);

@@ -1,0 +1,676 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+
+/*
+ * One item being worked on: a chain of runs (work, import of its result, verification), each of which
+ * goes through the same states. A flow exists exactly while the item has a lease of this boot.
+ *
+ *   AUDITING     until everything that the ledger did for this run is durable with auditd
+ *   REGISTERING  egressd and secretd know the run
+ *   STARTING     systemd starts anchor-run@ (or anchor-import@)
+ *   ACTIVE       until the run says how it ended, its unit ends, time is up, or somebody stops it
+ *   CLEANING     every unit of the run is stopped, killed if need be, and reset
+ *   RELEASING    egressd and secretd forget the run
+ *
+ * then flow_next() decides from stage and outcome what is next. A repository's item goes work → import →
+ * verify → in_review; what the guest of the first run said about tests is not looked at. An item
+ * without a repository has nothing to import or verify: its evidence is the exit status, reported by the guest,
+ * and since there is nothing to approve it goes on to `closed` at once.
+ *
+ * At a crash: everything that a decision rests on is in the ledger before the decision's effect. Outcome of a run, result
+ * commit and stage are there; so flow_resume() finds the place again, and every step may be done
+ * twice (registering is idempotent, starting a started unit is nothing, stopping a stopped one too).
+ *
+ * The state changes in set_state() only, and each state but AUDITING's wait for auditd has a timer.
+ */
+
+#include <errno.h>
+#include <signal.h>
+#include <string.h>
+
+#include "api/flow-internal.h"
+#include "util/json.h"
+#include "util/log.h"
+
+/* How long a state may last; 0: computed, or for ever. */
+static const struct {
+        const char *name;
+        uint64_t timeout_s;
+} states[] = {
+        [FLOW_AUDITING] = { "auditing", 0 },
+        [FLOW_REGISTERING] = { "registering", 20 },
+        [FLOW_STARTING] = { "starting", 90 },
+        [FLOW_ACTIVE] = { "active", 0 },
+        [FLOW_CLEANING] = { "cleaning", 60 },
+        [FLOW_RELEASING] = { "releasing", 10 },
+};
+
+static const char *const stage_names[] = {
+        [STAGE_WORK] = "work",
+        [STAGE_IMPORT] = "import",
+        [STAGE_VERIFY] = "verify",
+};
+
+/* Beyond the workflow's own bound: boots, retries, and what anchor-run needs to say that time is up. */
+enum { ACTIVE_GRACE_S = 2 * BOOT_TIMEOUT_TCG_S + 120, IMPORT_TIMEOUT_S = 600 };
+
+/* ---- small things ---- */
+
+Flow *flow_next_of(Flow *f) {
+        return f->next;
+}
+
+const char *flow_item(const Flow *f) {
+        return f->item.id;
+}
+
+const char *flow_run(const Flow *f) {
+        return f->run;
+}
+
+int64_t flow_token(const Flow *f) {
+        return f->item.token;
+}
+
+const char *flow_stage(const Flow *f) {
+        return stage_names[f->stage];
+}
+
+const char *flow_state_name(const Flow *f) {
+        return states[f->state].name;
+}
+
+bool flow_is_stopping(const Flow *f) {
+        return f->stop;
+}
+
+json_t *flow_spec(const Flow *f) {
+        return f->spec;
+}
+
+json_t *flow_vm_spec(const Flow *f) {
+        return f->vm_spec;
+}
+
+const char *flow_base(const Flow *f) {
+        return f->item.base;
+}
+
+uint64_t flow_limit_output(const Flow *f) {
+        return f->output_bytes;
+}
+
+uint64_t flow_limit_bundle(const Flow *f) {
+        return f->bundle_bytes;
+}
+
+static bool is_live(const Flow *f) {
+        return f->state == FLOW_STARTING || f->state == FLOW_ACTIVE;
+}
+
+bool flow_accepts_run(const Flow *f) {
+        return f->stage != STAGE_IMPORT && is_live(f);
+}
+
+bool flow_accepts_import(const Flow *f) {
+        return f->stage == STAGE_IMPORT && is_live(f);
+}
+
+Flow *flow_find_run(Manager *m, const char *run) {
+        for (Flow *f = m->flows; f; f = f->next)
+                if (strcmp(f->run, run) == 0)
+                        return f;
+        return NULL;
+}
+
+Flow *flow_find_item(Manager *m, const char *item) {
+        for (Flow *f = m->flows; f; f = f->next)
+                if (strcmp(f->item.id, item) == 0)
+                        return f;
+        return NULL;
+}
+
+Flow *flow_free(Flow *f) {
+        Manager *m;
+
+        if (!f)
+                return NULL;
+
+        m = f->manager;
+        for (Flow **p = &m->flows; *p; p = &(*p)->next)
+                if (*p == f) {
+                        *p = f->next;
+                        m->n_flows--;
+                        break;
+                }
+
+        if (m->units)
+                units_forget(m->units, f);
+        f->timer = sd_event_source_disable_unref(f->timer);
+        f->cleanup_timer = sd_event_source_disable_unref(f->cleanup_timer);
+        ledger_item_done(&f->item);
+        (void) json_unref(f->spec);
+        (void) json_unref(f->vm_spec);
+        (void) json_unref(f->facts);
+        free(f->reason);
+        free(f->outcome);
+        free(f->stop_reason);
+        free(f->commit);
+        free(f);
+        return NULL;
+}
+
+/* ---- states ---- */
+
+static int flow_on_timeout(sd_event_source *source, uint64_t usec, void *userdata);
+
+static void set_state(Flow *f, FlowState state) {
+        uint64_t timeout_s = states[state].timeout_s;
+        int r;
+
+        if (state == FLOW_ACTIVE)
+                timeout_s = f->stage == STAGE_IMPORT ? IMPORT_TIMEOUT_S : f->run_s + ACTIVE_GRACE_S;
+
+        log_debug("%s: run %s: %s → %s", f->item.id, f->run, states[f->state].name, states[state].name);
+        f->state = state;
+        f->timer = sd_event_source_disable_unref(f->timer);
+        if (timeout_s == 0)
+                return;
+
+        r = sd_event_add_time_relative(f->manager->event, &f->timer, CLOCK_BOOTTIME, timeout_s * USEC_PER_SEC, 0, flow_on_timeout, f);
+        if (r < 0)
+                (void) manager_fatal(f->manager, r, "arm a run's timer");
+}
+
+/* The end of the item's work: the flow goes. */
+static void flow_end(Flow *f) {
+        Manager *m = f->manager;
+        char item[ID_LENGTH + 1];
+
+        (void) snprintf(item, sizeof(item), "%s", f->item.id);
+        (void) flow_free(f);
+        manager_close_log(m, item);
+        followers_wake(m);
+        stop_alls_check(m);
+        outbox_kick(m);
+        scheduler_kick(m);
+}
+
+/* Reads the item again and changes it under our lease. */
+static int transition(Flow *f, LedgerChange c) {
+        Manager *m = f->manager;
+        LedgerItem fresh = {};
+        int r;
+
+        r = ledger_get(m->ledger, f->item.id, &fresh);
+        if (r != 0)
+                return manager_fatal(m, r < 0 ? r : -EUCLEAN, "read an item under lease");
+
+        c.item = f->item.id;
+        c.revision = fresh.revision;
+        c.token = f->item.token;
+        c.actor = c.actor ?: "anchord";
+        ledger_item_done(&fresh);
+
+        return manager_transition(m, &c);
+}
+
+static void fail_item(Flow *f, const char *reason) {
+        Manager *m = f->manager;
+        char item[ID_LENGTH + 1];
+        int r;
+
+        (void) snprintf(item, sizeof(item), "%s", f->item.id);
+        r = transition(f, (LedgerChange) { .to = ITEM_FAILED, .reason = reason });
+        flow_end(f);
+        if (r == 0)
+                manager_after_failure(m, item);
+}
+
+/* ---- the end of a run ---- */
+
+/* Records how the run ended, once, and begins to clean up. */
+static void end_run(Flow *f, const char *outcome, const char *reason, const json_t *facts) {
+        Manager *m = f->manager;
+        _cleanup_free_ char *text = NULL;
+        int r;
+
+        if (f->state == FLOW_CLEANING || f->state == FLOW_RELEASING)
+                return;
+
+        free(f->outcome);
+        free(f->reason);
+        f->outcome = strdup(outcome);
+        f->reason = strdup(reason ?: "");
+        (void) json_unref(f->facts);
+        f->facts = json_incref((json_t *) facts);
+        if (!f->outcome || !f->reason) {
+                (void) manager_fatal(m, -ENOMEM, "record an outcome");
+                return;
+        }
+
+        if (f->stage != STAGE_IMPORT) {
+                text = facts ? json_canonical(facts) : NULL;
+                r = ledger_run_finish(m->ledger, f->run, outcome, f->reason, text);
+                if (r < 0) {
+                        (void) manager_fatal(m, r, "record an outcome");
+                        return;
+                }
+                outbox_kick(m);
+        }
+        if (strcmp(outcome, "ok") != 0)
+                manager_note(m, f->item.id, f->run, strcmp(outcome, "stopped") == 0 ? "run.stopped" : "run.failed", "%s", f->reason);
+
+        set_state(f, FLOW_CLEANING);
+        flow_cleanup_start(f);
+}
+
+static int flow_on_timeout(sd_event_source *source, uint64_t usec, void *userdata) {
+        Flow *f = userdata;
+
+        switch (f->state) {
+        case FLOW_CLEANING:
+                manager_note(f->manager, f->item.id, f->run, "cleanup", "units of the run are left after a minute; they are tried again later");
+                f->unclean = true;
+                flow_on_clean(f);
+                break;
+        case FLOW_RELEASING:
+                f->unclean = true;
+                flow_on_released(f);
+                break;
+        case FLOW_REGISTERING:
+                end_run(f, "error", "egressd or secretd did not answer the registration", NULL);
+                break;
+        case FLOW_STARTING:
+                end_run(f, "error", f->stage == STAGE_IMPORT ? "anchor-import did not start in time" : "anchor-run did not start in time", NULL);
+                break;
+        case FLOW_ACTIVE:
+        case FLOW_AUDITING:
+        default:
+                end_run(f, "error", f->stage == STAGE_IMPORT ? "the import took too long" : "time is up: the run did not end by itself", NULL);
+                break;
+        }
+        return 0;
+}
+
+void flow_stop(Flow *f, const char *reason) {
+        if (!f->stop) {
+                f->stop = true;
+                f->stop_reason = strdup(reason ?: "stopped by an operator");
+        }
+        if (f->state == FLOW_CLEANING)
+                flow_cleanup_kill(f);
+        else
+                end_run(f, "stopped", f->stop_reason, NULL);
+}
+
+/* ---- beginning a run ---- */
+
+static void on_started(int r, const char *result, void *userdata) {
+        Flow *f = userdata;
+        _cleanup_free_ char *reason = NULL;
+
+        if (f->state != FLOW_STARTING)
+                return; /* it has said more than that by itself */
+        if (r >= 0) {
+                flow_confirm_started(f);
+                return;
+        }
+
+        reason = text_format("anchor-%s@%s.service did not start: %s", f->stage == STAGE_IMPORT ? "import" : "run", f->run, result);
+        end_run(f, "error", reason ?: "did not start", NULL);
+}
+
+static void start_unit(Flow *f) {
+        char unit[64];
+        int r;
+
+        (void) snprintf(unit, sizeof(unit), "anchor-%s@%s.service", f->stage == STAGE_IMPORT ? "import" : "run", f->run);
+        set_state(f, FLOW_STARTING);
+        r = units_start(f->manager->units, unit, on_started, f);
+        if (r < 0)
+                end_run(f, "error", "cannot ask systemd to start the run", NULL);
+}
+
+/* The unit runs: item and ledger say so from now on. */
+void flow_confirm_started(Flow *f) {
+        Manager *m = f->manager;
+        _cleanup_json_ json_t *data = NULL;
+        int r;
+
+        if (f->state != FLOW_STARTING)
+                return;
+        set_state(f, FLOW_ACTIVE);
+        if (f->stage == STAGE_IMPORT)
+                return;
+
+        r = ledger_run_mark(m->ledger, f->run, "started", f->tcg ? "tcg" : "kvm", f->egress_digest[0] ? f->egress_digest : NULL);
+        data = json_pack("{s:s, s:s, s:s?}", "stage", stage_names[f->stage], "accel", f->tcg ? "tcg" : "kvm",
+                         "egress_digest", f->egress_digest[0] ? f->egress_digest : NULL);
+        if (r >= 0 && !data)
+                r = -ENOMEM;
+        if (r >= 0)
+                r = ledger_outbox_put(m->ledger, "run.started", f->run, f->item.id, NULL, data);
+        if (r < 0) {
+                (void) manager_fatal(m, r, "record a started run");
+                return;
+        }
+        if (f->tcg_fallback)
+                manager_note(m, f->item.id, f->run, "warning", "no KVM, the microVM is emulated and slow: %s", f->accel_reason);
+
+        if (f->stage == STAGE_WORK)
+                (void) transition(f, (LedgerChange) { .to = ITEM_RUNNING });
+        outbox_kick(m);
+}
+
+void flow_on_registered(Flow *f, const char *error, const char *reason) {
+        _cleanup_free_ char *text = NULL;
+
+        if (f->state != FLOW_REGISTERING)
+                return;
+        if (error) {
+                text = text_format("registration refused: %s", reason ?: error);
+                end_run(f, "error", text ?: error, NULL);
+                return;
+        }
+        if (--f->pending == 0)
+                start_unit(f);
+}
+
+void flows_on_audited(Manager *m) {
+        for (Flow *f = m->flows, *next; f; f = next) {
+                next = f->next;
+                if (f->state != FLOW_AUDITING)
+                        continue;
+                set_state(f, FLOW_REGISTERING);
+                if (flow_register(f) < 0)
+                        end_run(f, "error", "cannot ask egressd and secretd to register the run", NULL);
+        }
+}
+
+/* A run of its own for the checks: a new id under the same lease. */
+static void begin_verify(Flow *f) {
+        Manager *m = f->manager;
+        char run[ID_LENGTH + 1];
+        const char *reason;
+        int r;
+
+        r = text_make_id('r', run);
+        if (r >= 0)
+                r = ledger_run_add(m->ledger, f->item.id, f->item.token, run);
+        if (r != 0) {
+                fail_item(f, "cannot record the verifying run");
+                return;
+        }
+
+        memcpy(f->run, run, sizeof(f->run));
+        f->stage = STAGE_VERIFY;
+        f->unclean = false;
+        f->egress_digest[0] = 0;
+        reason = flow_prepare(f);
+        if (reason) {
+                set_state(f, FLOW_AUDITING);
+                end_run(f, "error", reason, NULL);
+                return;
+        }
+        set_state(f, FLOW_AUDITING);
+        outbox_kick(m);
+}
+
+/* ---- what is next ---- */
+
+static char *evidence_text(const Flow *f, bool second_vm) {
+        _cleanup_json_ json_t *j = NULL;
+
+        j = json_pack("{s:s, s:s?, s:[{s:s, s:s, s:s, s:O?}]}",
+                      "run", f->run, "commit", f->commit,
+                      "facts", "name", second_vm ? "checks" : "exit",
+                      "source", second_vm ? "guest of a second, fresh microVM that got only the checked bundle" : "guest",
+                      "outcome", f->outcome, "reported", f->facts);
+        return j ? json_canonical(j) : NULL;
+}
+
+static void into_review(Flow *f, bool second_vm) {
+        Manager *m = f->manager;
+        _cleanup_free_ char *evidence = evidence_text(f, second_vm);
+        char item[ID_LENGTH + 1];
+        bool close = !f->item.repository;
+        int r;
+
+        (void) snprintf(item, sizeof(item), "%s", f->item.id);
+        r = transition(f, (LedgerChange) { .to = ITEM_IN_REVIEW, .stage = "done", .evidence = evidence, .reason = f->reason[0] ? f->reason : NULL });
+        if (r == 0 && close) {
+                _cleanup_item_ LedgerItem now = {};
+
+                if (ledger_get(m->ledger, item, &now) == 0)
+                        (void) manager_transition(m, &(LedgerChange) {
+                                        .item = item, .revision = now.revision, .to = ITEM_CLOSED,
+                                        .actor = "anchord", .reason = "nothing to review",
+                                });
+        }
+        flow_end(f);
+}
+
+static void after_work(Flow *f) {
+        if (transition(f, (LedgerChange) { .to = ITEM_VERIFYING, .stage = f->item.repository ? "import" : NULL }) != 0) {
+                flow_end(f);
+                return;
+        }
+        if (!f->item.repository) {
+                into_review(f, false);
+                return;
+        }
+        f->stage = STAGE_IMPORT;
+        start_unit(f);
+}
+
+static void flow_next(Flow *f) {
+        if (f->stop) {
+                (void) transition(f, (LedgerChange) { .to = ITEM_CANCELLED, .actor = "operator", .reason = f->stop_reason });
+                flow_end(f);
+                return;
+        }
+
+        if (strcmp(f->outcome, "ok") != 0) {
+                _cleanup_free_ char *reason = NULL;
+
+                if (f->requeue) {
+                        (void) transition(f, (LedgerChange) { .to = ITEM_QUEUED, .stage = "work", .reason = f->reason });
+                        flow_end(f);
+                        return;
+                }
+                reason = f->stage == STAGE_WORK ? strdup(f->reason) : text_format("%s: %s", stage_names[f->stage], f->reason);
+                fail_item(f, reason ?: f->outcome);
+                return;
+        }
+
+        switch (f->stage) {
+        case STAGE_WORK:
+                after_work(f);
+                break;
+        case STAGE_IMPORT:
+                if (f->has_verify)
+                        begin_verify(f);
+                else
+                        into_review(f, false);
+                break;
+        case STAGE_VERIFY:
+        default:
+                into_review(f, true);
+                break;
+        }
+}
+
+/* All units of the run are gone (or could not be got rid of). */
+void flow_on_clean(Flow *f) {
+        if (f->state != FLOW_CLEANING)
+                return;
+        f->cleanup_timer = sd_event_source_disable_unref(f->cleanup_timer);
+
+        set_state(f, FLOW_RELEASING);
+        if (f->stage == STAGE_IMPORT) {
+                flow_on_released(f); /* the work run was released before the import */
+                return;
+        }
+        if (flow_release(f) < 0) {
+                f->unclean = true;
+                flow_on_released(f);
+        }
+}
+
+void flow_on_released(Flow *f) {
+        int r;
+
+        if (f->state != FLOW_RELEASING)
+                return;
+        f->timer = sd_event_source_disable_unref(f->timer);
+
+        if (!f->unclean && f->stage != STAGE_IMPORT) {
+                r = ledger_run_mark(f->manager->ledger, f->run, "released", NULL, NULL);
+                if (r < 0) {
+                        (void) manager_fatal(f->manager, r, "record a released run");
+                        return;
+                }
+        }
+        flow_next(f);
+}
+
+/* ---- what the run and its units say ---- */
+
+int flow_on_finish(Flow *f, const char *outcome, const char *reason, const json_t *facts) {
+        flow_confirm_started(f);
+        end_run(f, outcome, reason, facts);
+        return 0;
+}
+
+int flow_on_imported(Flow *f, bool ok, const char *reason, const char *commit, const json_t *facts) {
+        flow_confirm_started(f);
+        if (ok) {
+                if (transition(f, (LedgerChange) { .to = ITEM_VERIFYING, .stage = "verify", .result_commit = commit }) != 0)
+                        return -EIO;
+                free(f->commit);
+                f->commit = strdup(commit);
+        }
+        end_run(f, ok ? "ok" : "failed", reason, facts);
+        return 0;
+}
+
+static void on_result(int r, const char *text, void *userdata) {
+        Flow *f = userdata;
+        _cleanup_free_ char *reason = NULL;
+
+        if (!is_live(f))
+                return;
+        reason = text_format("anchor-%s@%s.service ended without a result: %s", f->stage == STAGE_IMPORT ? "import" : "run", f->run, text);
+        end_run(f, "error", reason ?: text, NULL);
+}
+
+void flows_on_unit_changed(Manager *m, const char *unit, const char *active) {
+        bool ended = strcmp(active, "failed") == 0 || strcmp(active, "inactive") == 0;
+        char run[ID_LENGTH + 1];
+        Flow *f;
+
+        if (!unit_name_run(unit, NULL, run) || !(f = flow_find_run(m, run)))
+                return;
+
+        if (f->state == FLOW_CLEANING) {
+                flow_cleanup_look(f);
+                return;
+        }
+        if (!is_live(f) || !ended)
+                return;
+
+        /* Its last words may still be in its socket: the answer to this question comes after them. */
+        if (unit_name_run(unit, f->stage == STAGE_IMPORT ? "anchor-import" : "anchor-run", run)) {
+                if (f->state == FLOW_ACTIVE && units_get_result(m->units, unit, on_result, f) < 0)
+                        on_result(0, "unknown", f);
+        } else if (strcmp(active, "failed") == 0)
+                manager_note(m, f->item.id, f->run, "unit.failed", "%s failed", unit);
+}
+
+/* ---- beginning and resuming ---- */
+
+static Flow *flow_new(Manager *m, LedgerItem *item) {
+        Flow *f = calloc(1, sizeof(*f));
+
+        if (!f)
+                return NULL;
+
+        *f = (Flow) { .manager = m, .next = m->flows, .item = *item };
+        *item = (LedgerItem) {};
+        memcpy(f->run, f->item.run, sizeof(f->run));
+        m->flows = f;
+        m->n_flows++;
+        return f;
+}
+
+void flow_begin(Manager *m, LedgerItem *item) {
+        Flow *f = flow_new(m, item);
+        const char *reason;
+
+        if (!f) {
+                (void) manager_fatal(m, -ENOMEM, "begin a run");
+                return;
+        }
+
+        reason = flow_prepare(f);
+        if (reason) {
+                end_run(f, "error", reason, NULL);
+                return;
+        }
+        outbox_kick(m);
+}
+
+void flow_resume(Manager *m, const LedgerItem *item, bool run_alive, bool import_alive) {
+        _cleanup_item_ LedgerItem copy = {};
+        _cleanup_(ledger_run_done) LedgerRun run = {};
+        const char *reason;
+        bool alive;
+        Flow *f;
+        int r;
+
+        r = ledger_get(m->ledger, item->id, &copy);
+        if (r == 0)
+                r = ledger_run_get(m->ledger, copy.run, &run);
+        if (r != 0 || !(f = flow_new(m, &copy))) {
+                (void) manager_fatal(m, r < 0 ? r : -EUCLEAN, "take a run up again");
+                return;
+        }
+
+        f->stage = run.verify ? STAGE_VERIFY : strcmp(f->item.stage, "work") == 0 ? STAGE_WORK : STAGE_IMPORT;
+        f->commit = f->item.result_commit ? strdup(f->item.result_commit) : NULL;
+        reason = flow_prepare(f);
+        alive = f->stage == STAGE_IMPORT ? import_alive : run_alive;
+
+        /* The import is done, its verification not begun: the same decision again. */
+        if (f->stage == STAGE_IMPORT && strcmp(f->item.stage, "verify") == 0) {
+                end_run(f, "ok", "", NULL);
+                return;
+        }
+        if (f->stage != STAGE_IMPORT && run.outcome) {
+                _cleanup_json_ json_t *facts = NULL;
+
+                if (run.facts)
+                        (void) json_parse(run.facts, strlen(run.facts), &facts, NULL);
+                f->stop = strcmp(run.outcome, "stopped") == 0;
+                f->stop_reason = f->stop ? strdup(run.reason ?: "stopped") : NULL;
+                end_run(f, run.outcome, run.reason, facts);
+                return;
+        }
+        if (reason) {
+                end_run(f, "error", reason, NULL);
+                return;
+        }
+        if (alive) {
+                set_state(f, FLOW_STARTING);
+                flow_confirm_started(f);
+                log_info("%s: run %s goes on", f->item.id, f->run);
+                return;
+        }
+        if (f->stage == STAGE_IMPORT) {
+                start_unit(f);
+                return;
+        }
+
+        f->requeue = !run.started;
+        end_run(f, "error", run.started ? "anchor-run ended while the supervisor was away" : "the supervisor went away before the run had started", NULL);
+}

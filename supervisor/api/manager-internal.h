@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+#pragma once
+
+/* Shared by the files of anchord (supervisor/api/) that act on the manager. */
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <systemd/sd-event.h>
+
+#include "api/event-log.h"
+#include "api/manager.h"
+#include "api/store.h"
+#include "api/units.h"
+#include "audit/audit.h"
+#include "ipc/credential-server.h"
+#include "ipc/ipc.h"
+#include "ledger/ledger.h"
+#include "policy/policy.h"
+
+#define USEC_PER_SEC 1000000ULL
+
+#define LEDGER_PATH "/var/lib/anchorhold/ledger/ledger.db"
+#define ITEMS_PATH "/var/lib/anchorhold/items"
+#define EGRESS_SOCKET "/run/anchorhold/egress.sock"
+#define SECRET_SOCKET "/run/anchorhold/secret-api.sock"
+
+enum {
+        LEASE_USEC = 90 * 1000 * 1000,          /* extended while anchord works on the item */
+        OUTBOX_MAX = 10000,                     /* no submission beyond this many unacknowledged events */
+        FOLLOWERS_MAX = 64,
+};
+
+typedef struct Flow Flow;
+typedef struct Follower Follower;
+typedef struct OpenLog OpenLog;
+typedef struct StopAll StopAll;
+
+typedef enum EnforcerId {
+        ENFORCER_EGRESSD,
+        ENFORCER_AUDITD,
+        ENFORCER_SECRETD,
+        ENFORCER_BPF,
+        _ENFORCER_MAX,
+} EnforcerId;
+
+typedef struct Enforcer {
+        bool known, ok;
+        bool asking;      /* a ping is under way */
+        char reason[160]; /* why it is not ok */
+} Enforcer;
+
+struct Manager {
+        sd_event *event;               /* ref */
+        Ledger *ledger;                /* owned, as all of these */
+        Store *store;
+        Units *units;
+        AuditClient *audit;
+        IpcClient *egress, *secret;
+        IpcClient *egress_ping, *secret_ping; /* of their own: a ping never waits behind a registration */
+        IpcServer *operators, *runs;
+        CredentialServer *specs;
+        Policy *policy;
+        PolicyFinding *findings;
+        size_t n_findings;
+        char policy_digest[HEX_SHA256_SIZE];
+
+        char boot_id[33];
+        Enforcer enforcers[_ENFORCER_MAX];
+        Flow *flows;
+        size_t n_flows;
+        Follower *followers;
+        size_t n_followers;
+        OpenLog *logs;
+        StopAll *stop_alls;
+
+        sd_event_source *schedule;     /* one look at the queue, soon or at a time */
+        sd_event_source *pump;         /* followers */
+        sd_event_source *tick;         /* every two seconds */
+        sd_event_source *outbox_retry;
+        uint64_t n_ticks;
+        uint64_t accel_since;          /* when we began to wait for the probe, CLOCK_MONOTONIC */
+
+        int64_t outbox_sent;           /* last id handed to auditd */
+        unsigned outbox_flying;
+        bool outbox_failed;
+
+        bool settled;                  /* earlier lives are dealt with; READY was said */
+};
+
+/* ---- manager.c ---- */
+
+/* Reads policy anew; findings are kept for whoever asks. */
+int manager_load_policy(Manager *m);
+/* Changes an item: ledger, event log, audit, followers. 0 or LEDGER_E_…, logged if it did not work. */
+int manager_transition(Manager *m, const LedgerChange *c);
+/* failed → queued, if attempts are left, else exhausted. */
+void manager_after_failure(Manager *m, const char *item);
+/* The open event log of an item; NULL if it cannot be opened (logged). Borrowed. */
+EventLog *manager_log(Manager *m, const char *item);
+void manager_close_log(Manager *m, const char *item);
+/* Appends to an item's events and wakes its followers. `data` is taken over. */
+void manager_event(Manager *m, const char *item, const char *type, json_t *data);
+/* A note in ledger and events. run may be NULL. */
+void manager_note(Manager *m, const char *item, const char *run, const char *kind, const char *format, ...)
+        __attribute__((__format__(__printf__, 5, 6)));
+/* The database is damaged or full: nothing more may be decided. Ends the loop. */
+int manager_fatal(Manager *m, int error, const char *what);
+
+/* ---- outbox.c ---- */
+
+void outbox_kick(Manager *m);
+bool outbox_is_empty(Manager *m);
+
+/* ---- enforcers.c ---- */
+
+void enforcers_tick(Manager *m);
+const char *enforcer_name(EnforcerId id);
+/* Are all there? Else the first that is not. */
+bool enforcers_ok(Manager *m, const char **ret_reason);
+
+/* ---- template.c ---- */
+
+/* The manifest of an installed template. */
+int template_load(const char *name, json_t **ret);
+bool template_has_agent(const char *name, const char *agent);
+
+typedef struct Accel {
+        bool known;        /* false: the probe has not answered yet */
+        bool tcg, fallback; /* fallback: not what the operator asked for by name */
+        char reason[160];
+} Accel;
+
+/* -EOPNOTSUPP: the operator insists on KVM and the probe says no. */
+int accel_read(const char *configured, Accel *ret);
+
+/* ---- flow.c: one item being worked on ---- */
+
+/* Takes a freshly leased item. Whatever goes wrong is settled inside. */
+void flow_begin(Manager *m, LedgerItem *item);
+/* Takes up an item that an earlier life of anchord leased on this boot. */
+void flow_resume(Manager *m, const LedgerItem *item, bool run_unit_alive, bool import_unit_alive);
+Flow *flow_find_run(Manager *m, const char *run);
+Flow *flow_find_item(Manager *m, const char *item);
+/* The audit outbox is empty: runs that waited for it go on. */
+void flows_on_audited(Manager *m);
+void flows_on_unit_changed(Manager *m, const char *unit, const char *active);
+void flow_stop(Flow *f, const char *reason);
+Flow *flow_free(Flow *f);
+
+Flow *flow_next_of(Flow *f); /* iteration over m->flows */
+const char *flow_item(const Flow *f);
+const char *flow_run(const Flow *f);
+int64_t flow_token(const Flow *f);
+const char *flow_stage(const Flow *f); /* "work", "import", "verify" */
+const char *flow_state_name(const Flow *f);
+bool flow_is_stopping(const Flow *f);
+json_t *flow_spec(const Flow *f);    /* borrowed; NULL if it cannot be made */
+json_t *flow_vm_spec(const Flow *f); /* the same */
+const char *flow_base(const Flow *f);
+uint64_t flow_limit_output(const Flow *f);
+uint64_t flow_limit_bundle(const Flow *f);
+/* May this run's units call? */
+bool flow_accepts_run(const Flow *f);
+bool flow_accepts_import(const Flow *f);
+/* The run's own word on how it ended; recorded before this returns. facts is borrowed, may be NULL. */
+int flow_on_finish(Flow *f, const char *outcome, const char *reason, const json_t *facts);
+int flow_on_imported(Flow *f, bool ok, const char *reason, const char *commit, const json_t *facts);
+
+/* ---- scheduler.c ---- */
+
+void scheduler_kick(Manager *m);
+int scheduler_start(Manager *m);
+
+/* ---- followers.c ---- */
+
+/* Answers the call with the item's events, now and (follow) as they come. */
+int follower_add(Manager *m, IpcCall *call, const char *item, const char *run, uint64_t from, bool follow);
+void followers_wake(Manager *m);
+void followers_free(Manager *m);
+
+/* ---- operator-api.c, run-api.c ---- */
+
+extern const IpcMethod operator_methods[];
+extern const IpcMethod run_methods[];
+void stop_alls_check(Manager *m);
+void stop_alls_free(Manager *m);
+int run_api_credential(const Peer *peer, const char *id, char **ret_blob, size_t *ret_size, void *userdata);
+void run_api_credential_denied(const Peer *peer, const char *claimed, const char *reason, void *userdata);

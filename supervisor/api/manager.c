@@ -1,0 +1,394 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+
+/*
+ * anchord's context. It owns every object and the order in which they come to life: policy and ledger
+ * first, then the ways to the other daemons and to systemd, then the sockets; clients are served from the
+ * beginning, but nothing is leased before what an earlier life left behind is settled.
+ *
+ * A change of an item goes through manager_transition() alone: the ledger decides, and with it, in one
+ * transaction, history and audit outbox; the event log follows. If anchord dies in between, the log lacks that
+ * state, and gets it when it is next opened.
+ *
+ * What cannot be written to the ledger cannot be decided: manager_fatal() ends the process, systemd starts it
+ * anew, and the units of the runs go on meanwhile.
+ */
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <string.h>
+#include <systemd/sd-daemon.h>
+#include <systemd/sd-id128.h>
+
+#include "api/manager-internal.h"
+#include "util/json.h"
+#include "util/log.h"
+
+struct OpenLog {
+        OpenLog *next;
+        char item[ID_LENGTH + 1];
+        EventLog *log; /* owned */
+};
+
+int manager_fatal(Manager *m, int error, const char *what) {
+        log_error_errno(error, "cannot %s, ending: %s", what, m->ledger ? ledger_error(m->ledger) : "-");
+        (void) sd_event_exit(m->event, error < 0 ? error : -EIO);
+        return error < 0 ? error : -EIO;
+}
+
+/* ---- event logs ---- */
+
+static void log_free(OpenLog *l) {
+        (void) event_log_close(l->log);
+        free(l);
+}
+
+void manager_close_log(Manager *m, const char *item) {
+        for (OpenLog **p = &m->logs; *p; p = &(*p)->next)
+                if (strcmp((*p)->item, item) == 0) {
+                        OpenLog *l = *p;
+
+                        *p = l->next;
+                        (void) event_log_sync(l->log);
+                        log_free(l);
+                        return;
+                }
+}
+
+/* States that the ledger went through while the log was not written. */
+static void catch_up(Manager *m, OpenLog *l) {
+        _cleanup_item_ LedgerItem item = {};
+        const char *state;
+
+        if (ledger_get(m->ledger, l->item, &item) != 0)
+                return;
+        state = item_state_name(item.state);
+        if (strcmp(event_log_last_state(l->log), state) == 0)
+                return;
+
+        (void) event_log_append(l->log, "state", json_pack("{s:s?, s:s, s:s, s:s?, s:s?}",
+                                "from", event_log_last_state(l->log)[0] ? event_log_last_state(l->log) : NULL,
+                                "to", state, "state", state, "reason", item.reason, "run", item.run[0] ? item.run : NULL));
+}
+
+static OpenLog *log_open(Manager *m, const char *item, bool at_rest) {
+        _cleanup_fd_ int dir = -1;
+        OpenLog *l;
+        int r;
+
+        for (l = m->logs; l; l = l->next)
+                if (strcmp(l->item, item) == 0)
+                        return l;
+
+        dir = store_open_item(m->store, item, true);
+        l = calloc(1, sizeof(*l));
+        r = dir < 0 ? dir : !l ? -ENOMEM : event_log_open(&l->log, dir, STORE_EVENTS);
+        if (r < 0) {
+                log_error_errno(r, "%s: cannot open its events", item);
+                free(l);
+                return NULL;
+        }
+
+        (void) snprintf(l->item, sizeof(l->item), "%s", item);
+        l->next = m->logs;
+        m->logs = l;
+        if (at_rest)
+                catch_up(m, l);
+        return l;
+}
+
+EventLog *manager_log(Manager *m, const char *item) {
+        OpenLog *l = log_open(m, item, true);
+
+        return l ? l->log : NULL;
+}
+
+static void append_event(Manager *m, OpenLog *l, const char *item, const char *type, json_t *data) {
+        int r;
+
+        if (!l) {
+                json_decref(data);
+                return;
+        }
+        r = event_log_append(l->log, type, data);
+        if (r < 0)
+                log_warning_errno(r, "%s: cannot write its events", item);
+        followers_wake(m);
+}
+
+void manager_event(Manager *m, const char *item, const char *type, json_t *data) {
+        /* a state event is the very difference that catching up would find */
+        append_event(m, log_open(m, item, strcmp(type, "state") != 0), item, type, data);
+}
+
+void manager_note(Manager *m, const char *item, const char *run, const char *kind, const char *format, ...) {
+        _cleanup_free_ char *text = NULL;
+        va_list ap;
+        int n, r;
+
+        va_start(ap, format);
+        n = vasprintf(&text, format, ap);
+        va_end(ap);
+        if (n < 0) {
+                text = NULL;
+                return;
+        }
+
+        log_notice("%s: %s: %s", item, kind, text);
+        r = ledger_add_note(m->ledger, item, run, kind, text);
+        if (r < 0) {
+                (void) manager_fatal(m, r, "write a note");
+                return;
+        }
+        manager_event(m, item, "note", json_pack("{s:s, s:s, s:s?}", "kind", kind, "text", text, "run", run));
+}
+
+/* ---- changes of items ---- */
+
+int manager_transition(Manager *m, const LedgerChange *c) {
+        _cleanup_item_ LedgerItem before = {}, after = {};
+        int r;
+
+        r = ledger_get(m->ledger, c->item, &before);
+        if (r == 0)
+                r = ledger_transition(m->ledger, c, NULL);
+        if (r == 0)
+                r = ledger_get(m->ledger, c->item, &after);
+        if (r < 0)
+                return manager_fatal(m, r, "change an item");
+        if (r > 0) {
+                log_warning("%s: cannot go from %s to %s: %s", c->item, item_state_name(before.state), item_state_name(c->to),
+                            r == LEDGER_E_ILLEGAL ? ledger_error(m->ledger) : r == LEDGER_E_STALE ? "the lease is not ours any more" : "it changed meanwhile");
+                return r;
+        }
+
+        if (after.state != before.state) {
+                log_info("%s: %s → %s%s%s", c->item, item_state_name(before.state), item_state_name(after.state), c->reason ? ": " : "", c->reason ?: "");
+                manager_event(m, c->item, "state",
+                              json_pack("{s:s, s:s, s:s, s:s?, s:s?}", "from", item_state_name(before.state), "to", item_state_name(after.state),
+                                        "state", item_state_name(after.state), "reason", c->reason, "run", after.run[0] ? after.run : NULL));
+        }
+        outbox_kick(m);
+        if (after.state == ITEM_QUEUED)
+                scheduler_kick(m);
+        if (item_state_is_end(after.state) && !flow_find_item(m, c->item))
+                manager_close_log(m, c->item);
+        return 0;
+}
+
+void manager_after_failure(Manager *m, const char *item) {
+        _cleanup_item_ LedgerItem i = {};
+        LedgerChange c = { .item = item, .actor = "anchord" };
+
+        if (ledger_get(m->ledger, item, &i) != 0 || i.state != ITEM_FAILED)
+                return;
+
+        c.revision = i.revision;
+        if (i.attempt < i.max_attempts) {
+                c.to = ITEM_QUEUED;
+                c.reason = "next attempt";
+                /* 5 s, 20 s, 80 s, …: what is broken gets time to be mended */
+                c.not_before_usec = (int64_t) (time_realtime() + (5 * USEC_PER_SEC << (i.attempt > 5 ? 10 : 2 * (i.attempt - 1))));
+        } else {
+                c.to = ITEM_EXHAUSTED;
+                c.reason = i.reason;
+        }
+        (void) manager_transition(m, &c);
+}
+
+/* ---- policy ---- */
+
+static void record_policy(Manager *m) {
+        _cleanup_json_ json_t *data = NULL;
+        const char *digest = policy_digest(m->policy);
+        int r;
+
+        if (!digest || strcmp(digest, m->policy_digest) == 0)
+                return;
+
+        (void) snprintf(m->policy_digest, sizeof(m->policy_digest), "%s", digest);
+        data = json_pack("{s:s, s:I}", "digest", digest, "findings", (json_int_t) m->n_findings);
+        r = data ? ledger_outbox_put(m->ledger, "policy.loaded", NULL, NULL, NULL, data) : -ENOMEM;
+        if (r < 0)
+                (void) manager_fatal(m, r, "record the policy");
+
+        for (size_t i = 0; i < m->n_findings; i++)
+                log_warning("policy: %s: %s: %s", m->findings[i].file, m->findings[i].pointer, m->findings[i].reason);
+}
+
+int manager_load_policy(Manager *m) {
+        PolicyFinding *findings = NULL;
+        Policy *policy = NULL;
+        size_t n = 0;
+        int r;
+
+        r = policy_load(&policy, "", &findings, &n);
+        if (r < 0)
+                return log_error_errno(r, "cannot load policy");
+
+        m->policy = policy_free(m->policy);
+        policy_findings_free(m->findings, m->n_findings);
+        m->policy = policy;
+        m->findings = findings;
+        m->n_findings = n;
+        record_policy(m);
+        return 0;
+}
+
+/* ---- life ---- */
+
+static void on_bus_lost(void *userdata) {
+        Manager *m = userdata;
+
+        log_error("the connection to systemd is gone, ending to start anew");
+        (void) sd_event_exit(m->event, -ECONNRESET);
+}
+
+static void on_unit_changed(const char *unit, const char *active, void *userdata) {
+        flows_on_unit_changed(userdata, unit, active);
+}
+
+int manager_new(Manager **ret, sd_event *event) {
+        _cleanup_(manager_freep) Manager *m = NULL;
+        sd_id128_t boot;
+        int r;
+
+        m = calloc(1, sizeof(*m));
+        if (!m)
+                return -ENOMEM;
+        m->event = sd_event_ref(event);
+        for (EnforcerId id = 0; id < _ENFORCER_MAX; id++)
+                (void) snprintf(m->enforcers[id].reason, sizeof(m->enforcers[id].reason), "%s was not asked yet", enforcer_name(id));
+
+        r = sd_id128_get_boot(&boot);
+        if (r < 0)
+                return r;
+        (void) sd_id128_to_string(boot, m->boot_id);
+
+        *ret = TAKE_PTR(m);
+        return 0;
+}
+
+Manager *manager_free(Manager *m) {
+        if (!m)
+                return NULL;
+
+        stop_alls_free(m);
+        followers_free(m);
+        m->operators = ipc_server_free(m->operators);
+        m->runs = ipc_server_free(m->runs);
+        m->specs = credential_server_free(m->specs);
+        while (m->flows)
+                (void) flow_free(m->flows);
+        m->units = units_free(m->units);
+        m->egress = ipc_client_free(m->egress);
+        m->secret = ipc_client_free(m->secret);
+        m->egress_ping = ipc_client_free(m->egress_ping);
+        m->secret_ping = ipc_client_free(m->secret_ping);
+        m->audit = audit_client_free(m->audit);
+        while (m->logs) {
+                OpenLog *l = m->logs;
+
+                m->logs = l->next;
+                (void) event_log_sync(l->log);
+                log_free(l);
+        }
+        m->store = store_free(m->store);
+        m->ledger = ledger_close(m->ledger);
+        m->policy = policy_free(m->policy);
+        policy_findings_free(m->findings, m->n_findings);
+        m->schedule = sd_event_source_disable_unref(m->schedule);
+        m->pump = sd_event_source_disable_unref(m->pump);
+        m->tick = sd_event_source_disable_unref(m->tick);
+        m->outbox_retry = sd_event_source_disable_unref(m->outbox_retry);
+        sd_event_unref(m->event);
+        free(m);
+        return NULL;
+}
+
+static int start_ledger(Manager *m) {
+        int r;
+
+        r = ledger_open(&m->ledger, LEDGER_PATH);
+        if (r < 0)
+                return log_error_errno(r, "cannot open the ledger " LEDGER_PATH);
+        r = store_new(&m->store, m->event, ITEMS_PATH);
+        if (r < 0)
+                return log_error_errno(r, "cannot open " ITEMS_PATH);
+        return manager_load_policy(m);
+}
+
+static int start_peers(Manager *m) {
+        int r;
+
+        r = audit_client_new(&m->audit, m->event);
+        if (r >= 0)
+                r = ipc_client_new(&m->egress, m->event, EGRESS_SOCKET);
+        if (r >= 0)
+                r = ipc_client_new(&m->egress_ping, m->event, EGRESS_SOCKET);
+        if (r >= 0)
+                r = ipc_client_new(&m->secret, m->event, SECRET_SOCKET);
+        if (r >= 0)
+                r = ipc_client_new(&m->secret_ping, m->event, SECRET_SOCKET);
+        if (r < 0)
+                return log_error_errno(r, "cannot set up the ways to the other daemons");
+
+        r = units_new(&m->units, m->event, on_unit_changed, on_bus_lost, m);
+        if (r < 0)
+                return log_error_errno(r, "cannot reach systemd over D-Bus");
+        return 0;
+}
+
+/* The descriptor that systemd passed under this name, or -ENOENT. */
+static int find_listen_fd(const char *name) {
+        char **names = NULL;
+        int n, fd = -ENOENT;
+
+        n = sd_listen_fds_with_names(false, &names);
+        for (int i = 0; i < n; i++) {
+                if (strcmp(names[i], name) == 0)
+                        fd = SD_LISTEN_FDS_START + i;
+                free(names[i]);
+        }
+        free(names);
+        return n < 0 ? n : fd;
+}
+
+static int start_sockets(Manager *m) {
+        int r, fd;
+
+        r = ipc_server_new(&m->operators, m->event, operator_methods, m);
+        if (r >= 0)
+                r = ipc_server_listen_systemd(m->operators, "api");
+        if (r >= 0)
+                r = ipc_server_new(&m->runs, m->event, run_methods, m);
+        if (r >= 0)
+                r = ipc_server_listen_systemd(m->runs, "run-api");
+        if (r < 0)
+                return log_error_errno(r, "cannot serve api.sock and run-api.sock (is this started by anchord.socket and anchord-run.socket?)");
+
+        fd = find_listen_fd("spec");
+        r = fd < 0 ? fd : credential_server_new(&m->specs, m->event, fd, run_api_credential, run_api_credential_denied, m);
+        if (r < 0)
+                return log_error_errno(r, "cannot serve spec.sock (is this started by anchord-spec.socket?)");
+        return 0;
+}
+
+int manager_start(Manager *m) {
+        int r;
+
+        r = start_ledger(m);
+        if (r < 0)
+                return r;
+        r = start_peers(m);
+        if (r < 0)
+                return r;
+        r = start_sockets(m);
+        if (r < 0)
+                return r;
+
+        r = scheduler_start(m);
+        if (r < 0)
+                return log_error_errno(r, "cannot ask systemd for its units");
+        return 0;
+}

@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+
+/*
+ * From the ledger's outbox to auditd. An event stays in the ledger until auditd said that it is durable.
+ * A window of events is handed over at once; audit_append() keeps their order. If one fails, the window is let run
+ * out and everything that is still in the ledger is sent again after a second; what auditd had stored all the
+ * same carries the same "key". Nothing is ever dropped: with auditd gone, leases wait (flow.c) and
+ * submissions end at OUTBOX_MAX.
+ */
+
+#include <errno.h>
+#include <string.h>
+
+#include "api/manager-internal.h"
+#include "util/json.h"
+#include "util/log.h"
+
+enum { WINDOW = 16 };
+
+typedef struct Sent {
+        Manager *manager; /* borrowed */
+        int64_t id;
+} Sent;
+
+bool outbox_is_empty(Manager *m) {
+        int64_t n = 1;
+
+        return ledger_outbox_count(m->ledger, &n) == 0 && n == 0;
+}
+
+static int on_retry(sd_event_source *source, uint64_t usec, void *userdata) {
+        outbox_kick(userdata);
+        return 0;
+}
+
+static void retry_later(Manager *m) {
+        int r;
+
+        m->outbox_sent = 0;
+        m->outbox_failed = false;
+
+        if (m->outbox_retry) {
+                r = sd_event_source_set_time_relative(m->outbox_retry, USEC_PER_SEC);
+                if (r >= 0)
+                        r = sd_event_source_set_enabled(m->outbox_retry, SD_EVENT_ONESHOT);
+        } else
+                r = sd_event_add_time_relative(m->event, &m->outbox_retry, CLOCK_MONOTONIC, USEC_PER_SEC, 0, on_retry, m);
+        if (r < 0)
+                (void) manager_fatal(m, r, "arm the outbox's timer");
+}
+
+static void on_acknowledged(int r, void *userdata) {
+        Sent *sent = userdata;
+        Manager *m = sent->manager;
+        int64_t id = sent->id;
+
+        free(sent);
+        m->outbox_flying--;
+
+        if (r < 0) {
+                if (!m->outbox_failed)
+                        log_warning_errno(r, "auditd did not acknowledge event %lld; leases wait", (long long) id);
+                m->outbox_failed = true;
+        } else {
+                r = ledger_outbox_remove(m->ledger, id);
+                if (r < 0) {
+                        (void) manager_fatal(m, r, "clear the audit outbox");
+                        return;
+                }
+        }
+
+        if (!m->outbox_failed)
+                outbox_kick(m);
+        else if (m->outbox_flying == 0)
+                retry_later(m);
+}
+
+/* 1 if one was sent, 0 if there is none left. */
+static int send_next(Manager *m) {
+        _cleanup_(ledger_event_done) LedgerEvent e = {};
+        json_t *data = NULL;
+        Sent *sent;
+        int r;
+
+        r = ledger_outbox_next(m->ledger, m->outbox_sent, &e);
+        if (r == LEDGER_E_NO_WORK)
+                return 0;
+        if (r < 0)
+                return manager_fatal(m, r, "read the audit outbox");
+
+        r = json_parse(e.data, strlen(e.data), &data, NULL);
+        if (r < 0)
+                return manager_fatal(m, r, "read an event of the audit outbox");
+
+        sent = malloc(sizeof(*sent));
+        if (!sent) {
+                json_decref(data);
+                return -ENOMEM;
+        }
+        *sent = (Sent) { .manager = m, .id = e.id };
+
+        m->outbox_sent = e.id;
+        m->outbox_flying++;
+        r = audit_append(m->audit, e.event, e.run, e.item, e.actor, data, on_acknowledged, sent);
+        if (r < 0) {
+                m->outbox_flying--;
+                free(sent);
+                return r;
+        }
+
+        return 1;
+}
+
+void outbox_kick(Manager *m) {
+        int r = 1;
+
+        while (r > 0 && !m->outbox_failed && m->outbox_flying < WINDOW)
+                r = send_next(m);
+        if (r < 0) {
+                m->outbox_failed = true;
+                if (m->outbox_flying == 0)
+                        retry_later(m);
+                return;
+        }
+
+        if (m->outbox_flying == 0 && outbox_is_empty(m))
+                flows_on_audited(m);
+}

@@ -1,0 +1,453 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+
+/*
+ * io.anchorhold.Run and the credential `vm`: what the units of a run may ask and tell. The run's id is the
+ * peer's, from the kernel, and never a parameter; the roles are in the table at the end. Everything that comes in
+ * was influenced by a guest: it is bounded here, kept as data, and decides nothing but this run's own end.
+ */
+
+#include <errno.h>
+#include <string.h>
+
+#include "api/manager-internal.h"
+#include "api/spec.h"
+#include "util/json.h"
+#include "util/log.h"
+
+enum {
+        OUTPUT_CALL_MAX = 48 * 1024 * 4, /* 48 KiB, each byte escaped */
+        REASON_MAX = 4096,
+        FACTS_MAX = 256 * 1024,
+};
+
+static Flow *find_flow(Manager *m, IpcCall *call) {
+        return flow_find_run(m, ipc_call_peer(call)->run);
+}
+
+static int no_run(IpcCall *call) {
+        return ipc_call_error(call, "NoSuchRun", NULL);
+}
+
+/* A text of bounded length, cut if need be; the caller's. */
+static char *bounded(const char *s, size_t max) {
+        size_t n = s ? strlen(s) : 0;
+
+        return text_escape(s ?: "", n < max ? n : max, true);
+}
+
+static const char *get(json_t *params, const char *key) {
+        return json_string_value(json_object_get(params, key));
+}
+
+static int bad_input(IpcCall *call, const char *pointer, const char *reason) {
+        return ipc_call_error(call, "BadInput", json_pack("{s:s, s:s}", "pointer", pointer, "reason", reason));
+}
+
+/* ---- asking ---- */
+
+static int push_file(IpcCall *call, Manager *m, const char *item, const char *name) {
+        int fd, r;
+
+        fd = store_open_file(m->store, item, name);
+        if (fd < 0)
+                return fd;
+        r = ipc_call_push_fd(call, fd);
+        if (r < 0)
+                (void) fd_close(fd);
+        return r;
+}
+
+static int on_get_spec(IpcCall *call, json_t *params, void *userdata) {
+        Manager *m = userdata;
+        Flow *f = find_flow(m, call);
+        json_t *spec = f ? flow_spec(f) : NULL;
+        int r;
+
+        if (!f || !flow_accepts_run(f) || !spec)
+                return no_run(call);
+
+        if (json_is_object(json_object_get(spec, "repository"))) {
+                r = push_file(call, m, flow_item(f), strcmp(flow_stage(f), "verify") == 0 ? STORE_CHECKED : STORE_SEED);
+                if (r < 0)
+                        return r;
+        }
+        return ipc_call_reply(call, json_pack("{s:O}", "spec", spec));
+}
+
+static int on_get_import(IpcCall *call, json_t *params, void *userdata) {
+        Manager *m = userdata;
+        Flow *f = find_flow(m, call);
+        int r;
+
+        if (!f || !flow_accepts_import(f))
+                return no_run(call);
+
+        r = push_file(call, m, flow_item(f), STORE_SEED);
+        if (r >= 0)
+                r = push_file(call, m, flow_item(f), STORE_RESULT);
+        if (r < 0)
+                return r;
+
+        return ipc_call_reply(call, json_pack("{s:s, s:s, s:{s:I, s:I}}", "base", flow_base(f), "ref", REF_RESULT,
+                                              "limits", "bundle_bytes", (json_int_t) flow_limit_bundle(f), "diff_bytes", (json_int_t) STORE_DIFF_MAX));
+}
+
+int run_api_credential(const Peer *peer, const char *id, char **ret_blob, size_t *ret_size, void *userdata) {
+        Manager *m = userdata;
+        Flow *f = flow_find_run(m, peer->run);
+        char *blob;
+
+        if (!(peer->roles & PEER_VM) || strcmp(id, "vm") != 0 || !f || !flow_accepts_run(f) || !flow_vm_spec(f))
+                return -EACCES;
+
+        blob = json_canonical(flow_vm_spec(f));
+        if (!blob)
+                return -ENOMEM;
+        *ret_blob = blob;
+        *ret_size = strlen(blob);
+        return 0;
+}
+
+void run_api_credential_denied(const Peer *peer, const char *claimed, const char *reason, void *userdata) {
+        _cleanup_free_ char *text = text_escape(claimed ?: "", claimed ? strlen(claimed) : 0, false);
+
+        log_warning("spec.sock: refused uid %u, which claims to be \"%s\": %s", peer ? (unsigned) peer->uid : 0U, text ?: "", reason);
+}
+
+/* ---- telling ---- */
+
+static json_t *step_event(Flow *f, const char *phase, json_t *data) {
+        return json_pack("{s:s, s:s, s:s, s:s, s:s?, s:O?, s:s?}", "run", flow_run(f), "stage", flow_stage(f), "phase", phase,
+                         "name", get(data, "name") ?: get(data, "step") ?: "", "kind", get(data, "kind"),
+                         "status", json_object_get(data, "status"), "reason", get(data, "reason"));
+}
+
+static int record_boot(Manager *m, Flow *f, const char *kind, const char *text, json_t *data) {
+        int r;
+
+        if (strcmp(kind, "booting") == 0)
+                return ledger_run_mark(m->ledger, flow_run(f), "boot", NULL, NULL);
+        if (strcmp(kind, "boot-retry") != 0)
+                return 0;
+
+        r = ledger_outbox_put(m->ledger, "run.boot_retry", flow_run(f), flow_item(f), NULL, data);
+        outbox_kick(m);
+        return r;
+}
+
+static int on_event(IpcCall *call, json_t *params, void *userdata) {
+        Manager *m = userdata;
+        Flow *f = find_flow(m, call);
+        const char *kind = get(params, "kind");
+        json_t *data = json_object_get(params, "data");
+        _cleanup_free_ char *text = NULL, *all = NULL;
+        int r;
+
+        if (!f || !flow_accepts_run(f))
+                return no_run(call);
+        if (!kind || !text_is_name(kind))
+                return bad_input(call, "/kind", "not a name");
+        if (!json_is_object(data))
+                return bad_input(call, "/data", "not an object");
+
+        all = json_canonical(data);
+        if (!all)
+                return -ENOMEM;
+        if (strlen(all) > FACTS_MAX)
+                return bad_input(call, "/data", "too large");
+
+        if (strcmp(kind, "step-started") == 0 || strcmp(kind, "step-finished") == 0)
+                manager_event(m, flow_item(f), "step", step_event(f, kind + strlen("step-"), data));
+        else {
+                text = bounded(get(data, "text") ?: get(data, "reason") ?: all, REASON_MAX);
+                if (!text)
+                        return -ENOMEM;
+                r = record_boot(m, f, kind, text, data);
+                if (r < 0)
+                        return manager_fatal(m, r, "record a boot");
+                /* trouble stays in the ledger, the rest is only part of the story */
+                if (strcmp(kind, "boot-retry") == 0 || strcmp(kind, "guest-error") == 0)
+                        manager_note(m, flow_item(f), flow_run(f), kind, "%s", text);
+                else
+                        manager_event(m, flow_item(f), "note", json_pack("{s:s, s:s, s:s, s:s, s:O}", "run", flow_run(f), "stage", flow_stage(f),
+                                                                         "kind", kind, "text", text, "data", data));
+        }
+        return ipc_call_reply(call, NULL);
+}
+
+static bool is_stream(const char *s) {
+        static const char *const streams[] = { "stdout", "stderr", "agent", "check", "console" };
+
+        for (size_t i = 0; s && i < ELEMENTSOF(streams); i++)
+                if (strcmp(s, streams[i]) == 0)
+                        return true;
+        return false;
+}
+
+static int on_output(IpcCall *call, json_t *params, void *userdata) {
+        Manager *m = userdata;
+        Flow *f = find_flow(m, call);
+        const char *stream = get(params, "stream"), *step = get(params, "step"), *data = get(params, "data");
+        EventLog *log;
+        uint64_t size;
+
+        if (!f || !flow_accepts_run(f))
+                return no_run(call);
+        if (!is_stream(stream))
+                return bad_input(call, "/stream", "no such stream");
+        if (!step || strlen(step) > 64 || !data || strlen(data) > OUTPUT_CALL_MAX)
+                return bad_input(call, "/data", "missing or too large");
+
+        log = manager_log(m, flow_item(f));
+        if (!log)
+                return -EIO;
+
+        /* Over the limit: said once, dropped from then on. The guest goes on; its flow control never waits for a disk. */
+        size = event_log_output_size(log, flow_run(f));
+        if (size < flow_limit_output(f)) {
+                manager_event(m, flow_item(f), "output", json_pack("{s:s, s:s, s:s, s:s, s:s}", "run", flow_run(f), "stage", flow_stage(f),
+                                                                   "stream", stream, "step", step, "data", data));
+                if (event_log_output_size(log, flow_run(f)) >= flow_limit_output(f))
+                        manager_note(m, flow_item(f), flow_run(f), "output.limit", "the run wrote more than its workflow's limit; the rest is not kept");
+        }
+        return ipc_call_reply(call, NULL);
+}
+
+static int on_add_usage(IpcCall *call, json_t *params, void *userdata) {
+        Manager *m = userdata;
+        Flow *f = find_flow(m, call);
+        _cleanup_free_ char *model = NULL, *provider = NULL;
+        LedgerUsage u = { .call = get(params, "call") };
+        const struct {
+                const char *key;
+                int64_t *to;
+        } numbers[] = {
+                { "input_tokens", &u.input_tokens }, { "output_tokens", &u.output_tokens },
+                { "cache_read_tokens", &u.cache_read_tokens }, { "cache_write_tokens", &u.cache_write_tokens },
+                { "cost_microusd", &u.cost_microusd }, { "status", &u.status }, { "latency_us", &u.latency_us },
+        };
+        int r;
+
+        if (!f)
+                return no_run(call);
+        for (size_t i = 0; i < ELEMENTSOF(numbers); i++) {
+                *numbers[i].to = json_integer_value(json_object_get(params, numbers[i].key));
+                if (*numbers[i].to < 0 || *numbers[i].to > (1LL << 50))
+                        return bad_input(call, "/", "a number out of range");
+        }
+
+        provider = bounded(get(params, "provider"), 64);
+        model = bounded(get(params, "model"), 128);
+        if (!provider || !model)
+                return -ENOMEM;
+        u.provider = provider;
+        u.model = model;
+
+        r = ledger_add_usage(m->ledger, flow_run(f), &u);
+        if (r < 0)
+                return manager_fatal(m, r, "record usage");
+        return ipc_call_reply(call, NULL);
+}
+
+/* ---- ends ---- */
+
+/* An end that waits for its files. Looked up by run: the flow may be gone when they are there. */
+typedef struct Ending {
+        Manager *manager; /* borrowed */
+        IpcCall *call;    /* ref */
+        char run[ID_LENGTH + 1], item[ID_LENGTH + 1];
+        bool import, ok;
+        char *outcome, *reason, *commit; /* owned */
+        json_t *facts;                   /* owned */
+        int diff_fd;                     /* owned; to be copied after the bundle */
+} Ending;
+
+static Ending *ending_free(Ending *e) {
+        if (!e)
+                return NULL;
+
+        (void) ipc_call_unref(e->call);
+        free(e->outcome);
+        free(e->reason);
+        free(e->commit);
+        (void) json_unref(e->facts);
+        (void) fd_close(e->diff_fd);
+        free(e);
+        return NULL;
+}
+DEFINE_CLEANUP(Ending *, ending_free)
+
+static void ending_complete(Ending *e, int r) {
+        _cleanup_(ending_freep) Ending *ending = e;
+        Flow *f = flow_find_run(e->manager, e->run);
+
+        if (!f || !(e->import ? flow_accepts_import(f) : flow_accepts_run(f))) {
+                (void) no_run(e->call);
+                return;
+        }
+
+        if (r < 0) {
+                /* what it sent was no file, too large, or the disk is full: that is how this run ended */
+                const char *why = r == -EFBIG ? "the result is larger than the workflow allows"
+                                : r == -EMEDIUMTYPE ? "the result was not a regular file" : strerror(-r);
+
+                r = e->import ? flow_on_imported(f, false, why, NULL, NULL) : flow_on_finish(f, "failed", why, e->facts);
+        } else if (e->import)
+                r = flow_on_imported(f, e->ok, e->reason, e->commit, e->facts);
+        else
+                r = flow_on_finish(f, e->outcome, e->reason, e->facts);
+
+        if (r < 0)
+                (void) ipc_call_refuse(e->call, "Unavailable", "the end of the run cannot be recorded");
+        else
+                (void) ipc_call_reply(e->call, NULL);
+}
+
+static void on_diff_stored(int r, void *userdata) {
+        ending_complete(userdata, r);
+}
+
+static void on_bundle_stored(int r, void *userdata) {
+        Ending *e = userdata;
+
+        if (r >= 0 && e->diff_fd >= 0) {
+                r = store_copy(e->manager->store, e->item, STORE_DIFF, TAKE_FD(e->diff_fd), STORE_DIFF_MAX, on_diff_stored, e, NULL);
+                if (r >= 0)
+                        return;
+        }
+        ending_complete(e, r);
+}
+
+static int ending_new(Manager *m, Flow *f, IpcCall *call, json_t *params, Ending **ret) {
+        _cleanup_(ending_freep) Ending *e = NULL;
+        json_t *facts = json_object_get(params, "facts");
+
+        e = calloc(1, sizeof(*e));
+        if (!e)
+                return -ENOMEM;
+        *e = (Ending) { .manager = m, .diff_fd = -1 };
+        (void) snprintf(e->run, sizeof(e->run), "%s", flow_run(f));
+        (void) snprintf(e->item, sizeof(e->item), "%s", flow_item(f));
+        e->reason = bounded(get(params, "reason"), REASON_MAX);
+        if (!e->reason)
+                return -ENOMEM;
+
+        if (json_is_object(facts)) {
+                _cleanup_free_ char *text = json_canonical(facts);
+
+                if (!text)
+                        return -ENOMEM;
+                if (strlen(text) <= FACTS_MAX)
+                        e->facts = json_incref(facts);
+        }
+
+        e->call = ipc_call_ref(call);
+        *ret = TAKE_PTR(e);
+        return 0;
+}
+
+static bool is_outcome(const char *s) {
+        return s && (strcmp(s, "ok") == 0 || strcmp(s, "failed") == 0 || strcmp(s, "error") == 0);
+}
+
+static int on_finish(IpcCall *call, json_t *params, void *userdata) {
+        Manager *m = userdata;
+        Flow *f = find_flow(m, call);
+        const char *outcome = get(params, "outcome");
+        _cleanup_(ending_freep) Ending *e = NULL;
+        bool wants_bundle;
+        int fd, r;
+
+        if (!f)
+                return no_run(call);
+        if (!flow_accepts_run(f))
+                return ipc_call_reply(call, NULL); /* said before: the answer got lost */
+        if (!is_outcome(outcome))
+                return bad_input(call, "/outcome", "not one of ok, failed, error");
+
+        r = ending_new(m, f, call, params, &e);
+        if (r < 0)
+                return r;
+
+        wants_bundle = strcmp(outcome, "ok") == 0 && strcmp(flow_stage(f), "work") == 0 && flow_base(f);
+        fd = ipc_call_take_fd(call, 0);
+        if (wants_bundle && fd < 0) {
+                outcome = "failed";
+                free(e->reason);
+                e->reason = strdup("the run ended without a result: no commit was made");
+        }
+        e->outcome = strdup(outcome);
+        if (!e->outcome || !e->reason) {
+                (void) fd_close(fd);
+                return -ENOMEM;
+        }
+
+        if (!wants_bundle || fd < 0) {
+                (void) fd_close(fd);
+                ending_complete(TAKE_PTR(e), 0);
+                return 0;
+        }
+
+        r = store_copy(m->store, flow_item(f), STORE_RESULT, fd, flow_limit_bundle(f), on_bundle_stored, e, NULL);
+        if (r < 0) {
+                ending_complete(TAKE_PTR(e), r);
+                return 0;
+        }
+        (void) TAKE_PTR(e);
+        return 0;
+}
+
+static int on_imported(IpcCall *call, json_t *params, void *userdata) {
+        Manager *m = userdata;
+        Flow *f = find_flow(m, call);
+        const char *commit = get(params, "commit");
+        _cleanup_(ending_freep) Ending *e = NULL;
+        _cleanup_fd_ int bundle = -1;
+        int r;
+
+        if (!f)
+                return no_run(call);
+        if (!flow_accepts_import(f))
+                return ipc_call_reply(call, NULL);
+
+        r = ending_new(m, f, call, params, &e);
+        if (r < 0)
+                return r;
+        e->import = true;
+        e->ok = json_is_true(json_object_get(params, "ok"));
+
+        if (!e->ok) {
+                ending_complete(TAKE_PTR(e), 0);
+                return 0;
+        }
+        if (!commit || !text_is_commit(commit))
+                return bad_input(call, "/commit", "not a full commit id");
+        e->commit = strdup(commit);
+        if (!e->commit)
+                return -ENOMEM;
+
+        bundle = ipc_call_take_fd(call, 0);
+        e->diff_fd = ipc_call_take_fd(call, 1);
+        if (bundle < 0)
+                return bad_input(call, "/", "the checked bundle is missing");
+
+        /* twice the bound: base history and result together */
+        r = store_copy(m->store, flow_item(f), STORE_CHECKED, TAKE_FD(bundle), 2 * flow_limit_bundle(f), on_bundle_stored, e, NULL);
+        if (r < 0) {
+                ending_complete(TAKE_PTR(e), r);
+                return 0;
+        }
+        (void) TAKE_PTR(e);
+        return 0;
+}
+
+const IpcMethod run_methods[] = {
+        { "io.anchorhold.Run.GetSpec", PEER_RUN, on_get_spec },
+        { "io.anchorhold.Run.GetImport", PEER_IMPORT, on_get_import },
+        { "io.anchorhold.Run.Event", PEER_RUN, on_event },
+        { "io.anchorhold.Run.Output", PEER_RUN, on_output },
+        { "io.anchorhold.Run.Finish", PEER_RUN, on_finish },
+        { "io.anchorhold.Run.Imported", PEER_IMPORT, on_imported },
+        { "io.anchorhold.Run.AddUsage", PEER_INJECT, on_add_usage },
+        {},
+};
