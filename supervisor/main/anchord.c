@@ -5,6 +5,7 @@
  * runs' own units. No capability, no network, no credential.
  */
 
+#include <stdbool.h>
 #include <systemd/sd-daemon.h>
 #include <systemd/sd-event.h>
 
