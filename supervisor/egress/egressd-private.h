@@ -6,7 +6,6 @@
 #include "audit/audit.h"
 #include "egress/denials.h"
 #include "egress/egress-state.h"
-#include "egress/egress-api.h"
 #include "egress/egressd.h"
 #include "egress/grant-map.h"
 #include "egress/host-addresses.h"

@@ -4,12 +4,8 @@
 LIB_SRCS += \
 	supervisor/net/bpf-load.c \
 	supervisor/net/cgroup.c \
-	supervisor/net/fence.c \
-	supervisor/net/netlink.c \
-	supervisor/net/run-link.c \
-	supervisor/net/run-net.c \
-	supervisor/net/run-ruleset.c
+	supervisor/net/fence.c
 
-PROGRAMS += anchor-bpf anchor-fence anchor-net
+PROGRAMS += anchor-bpf anchor-fence
 
-UNIT_TESTS += test-cgroup test-fence-address test-fence-kernel test-grant-map test-run-net
+UNIT_TESTS += test-cgroup test-fence-address test-fence-kernel test-grant-map

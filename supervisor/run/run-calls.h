@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+#pragma once
+
+/* Calls to anchord (io.anchorhold.Run), one after the other in the order in which they were made. anchord
+ * may restart meanwhile: a call that found nobody is repeated for up to a minute. */
+
+#include <jansson.h>
+#include <systemd/sd-event.h>
+
+#include "ipc/ipc.h"
+#include "util/cleanup.h"
+
+#define RUN_CALLS_SOCKET "/run/anchorhold/run-api.sock"
+
+typedef struct RunCalls RunCalls;
+
+/* error: NULL, or the varlink error's name. `client` is there to take descriptors from. */
+typedef void (*RunReply)(RunCalls *a, IpcClient *client, const char *error, json_t *params, void *userdata);
+
+/* Called once, when a minute has passed in vain. */
+typedef void (*RunCallsLost)(RunCalls *a, const char *error, void *userdata);
+
+int run_calls_new(RunCalls **ret, sd_event *event, const char *path, RunCallsLost lost, void *userdata);
+RunCalls *run_calls_free(RunCalls *a); /* calls no handler any more */
+DEFINE_CLEANUP(RunCalls *, run_calls_free)
+
+/* method: "GetSpec", … Takes params over, also on failure; fd (-1: none) is duplicated. handler may be
+ * NULL: an error is then logged. -ENOBUFS when too many calls wait. */
+int run_calls_call(RunCalls *a, const char *method, json_t *params, int fd, RunReply handler, void *userdata);

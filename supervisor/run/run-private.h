@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+#pragma once
+
+/* Shared by run.c (what happens when), run-boot.c (the microVM's start) and run-guest.c (what is done in it). */
+
+#include "audit/audit.h"
+#include "run/run-calls.h"
+#include "run/run-command.h"
+#include "run/run-output.h"
+#include "run/run-plan.h"
+#include "run/run-text.h"
+#include "run/run.h"
+#include "vmm/guest-client.h"
+#include "vmm/qmp.h"
+
+#define RUN_REPOSITORY "/work/repo"
+#define RUN_SEED "/work/seed.bundle"
+
+/* In this order; each is entered once, but for the steps', which repeat, and any may go to STAGE_VERDICT. */
+typedef enum RunStage {
+        STAGE_SPEC,        /* what shall be done? meanwhile the VM boots */
+        STAGE_BOOT,
+        STAGE_CA_FILE,     /* the run's CA certificate into the guest: as a file … */
+        STAGE_CA_BUNDLE,   /* … and at the end of the system's bundle */
+        STAGE_SEED_BUNDLE,
+        STAGE_CLONE,
+        STAGE_STEP_NEXT,
+        STAGE_STEP_AUDIT,
+        STAGE_STEP_FILES,
+        STAGE_STEP_EXEC,
+        STAGE_STEP_DRAIN,  /* anchord has not acknowledged all output yet */
+        STAGE_COLLECT,
+        STAGE_VERDICT,     /* recorded, then told to anchord */
+        STAGE_FLUSH,       /* what the last step wrote goes first */
+        STAGE_FINISH,
+        STAGE_POWEROFF,
+        STAGE_DONE,
+} RunStage;
+
+struct Run {
+        sd_event *event;              /* ref */
+        char *id;                     /* owned; so are the next three */
+        char *channel, *qmp_path;
+        json_t *guest_credentials;    /* owned; {"ca_pem", "sentinels"} or NULL */
+        const char *ca_pem;           /* borrowed from it; NULL: none */
+        RunCalls *calls;              /* owned */
+        AuditClient *audit;           /* owned */
+        RunOutput *output;            /* owned */
+        RunStage stage;
+        sd_event_source *turn;        /* ref; defer: does what a handler must not do itself */
+        sd_event_source *run_timer;   /* ref */
+
+        RunSpec spec;
+        int seed;                     /* owned; the seed bundle */
+
+        /* boot */
+        int channel_fd;               /* owned until the client has it */
+        GuestClient *client;          /* owned */
+        QmpClient *qmp;               /* owned */
+        sd_event_source *boot_timer;  /* ref */
+        unsigned boots;
+        uint64_t boot_started, boot_usec;
+        bool rebooting;               /* waiting for the hanging VM to end */
+        char boot_reason[256];
+        json_t *guest;                /* owned; what the guest says of itself */
+
+        /* loss of the session, handled on the next turn */
+        bool lost;
+        GuestLoss loss;
+        char loss_detail[256];
+
+        /* step */
+        RunPlan plan;
+        RunStage put_then;            /* where a put leads */
+        size_t file;                  /* the step's file that goes in next */
+        GuestStream *stream;          /* borrowed; what runs in the guest now */
+        sd_event_source *step_timer;  /* ref */
+        unsigned step_signals;        /* TERM, then KILL */
+        bool step_timed_out;
+        uint64_t step_started;
+        RunStepEnd step_end;
+        RunTail tail;                 /* end of what the step wrote */
+        char *feedback;               /* owned; for the agent's next round */
+        json_t *steps_done;           /* owned; facts */
+
+        /* end */
+        int result;                   /* owned; the result bundle */
+        uint64_t result_size;
+        const char *outcome;          /* NULL: not decided */
+        char reason[512];
+        int last_status;              /* of an exec step; -1: none */
+};
+
+/* run.c */
+void run_advance(Run *r, RunStage stage);
+void run_end(Run *r, const char *outcome, const char *format, ...) __attribute__((__format__(__printf__, 3, 4)));
+void run_event(Run *r, const char *kind, json_t *data); /* takes data over */
+void run_schedule(Run *r);
+
+/* run-boot.c */
+int run_boot_connect(Run *r);
+void run_boot_greet(Run *r);
+void run_boot_lost(Run *r);
+json_t *run_guest_facts(Run *r);
+
+/* run-guest.c */
+void run_put_text(Run *r, const char *path, const char *text, bool append, RunStage then);
+void run_put_seed(Run *r);
+void run_clone(Run *r);
+void run_step_next(Run *r);
+void run_step_audit(Run *r);
+void run_step_files(Run *r);
+void run_step_exec(Run *r);
+void run_step_done(Run *r);
+void run_collect(Run *r);
+void run_step_abandon(Run *r);
+extern const RunOutputHandler run_output_handler;
