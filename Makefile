@@ -8,13 +8,29 @@ MAKEFLAGS += --no-print-directory
 
 CACHE ?= /var/cache/anchorhold
 V     ?= 0
-export CACHE V
+export CACHE V CI FUZZ FUZZ_SECONDS
 
-INSIDE := KEEP_ENV="V CC" image/in-buildroot make --no-print-directory -j$(shell nproc) -f build.mk
+INSIDE := KEEP_ENV="V CC CI FUZZ FUZZ_SECONDS" image/in-buildroot make --no-print-directory -j$(shell nproc) -f build.mk
 
 .PHONY: help
 help:   ## this text
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{ printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: check
+ifdef T
+check: integration ## every test there is (T=WORD: only the integration tests whose file's name contains WORD)
+else
+check:
+	@tests/steps unit asan corpora image-root templates integration
+endif
+
+.PHONY: lint
+lint: deps ## shellcheck, clang-format, cppcheck, clang-tidy
+	@$(INSIDE) lint
+
+.PHONY: fmt
+fmt: deps ## lay out the C sources as lint wants them
+	@$(INSIDE) fmt
 
 .PHONY: programs
 programs: deps ## compile the programs, the eBPF objects and the unit tests
@@ -27,6 +43,14 @@ unit: deps ## unit tests, plain
 .PHONY: asan
 asan: deps ## unit tests under ASan and UBSan
 	@$(INSIDE) asan
+
+.PHONY: corpora
+corpora: deps ## each fuzz target reads its corpus once (built with clang and the sanitizers)
+	@$(INSIDE) corpora
+
+.PHONY: fuzz
+fuzz: deps ## look for new inputs, FUZZ_SECONDS=60 for each target (FUZZ=NAME: only that one)
+	@$(INSIDE) fuzz
 
 .PHONY: deps
 deps:   ## what the host needs (installs it with apt when root)

@@ -7,7 +7,8 @@
 #   FUZZERS      names; each is tests/fuzz/NAME.c with its corpus in tests/fuzz/corpus/NAME/
 #   ALL          anything else that `all` should make
 #
-# VARIANT=asan builds the same below build/asan with the sanitizers.
+# VARIANT=asan builds the same below build/asan with the sanitizers, VARIANT=fuzz with clang's as well and
+# with what libFuzzer wants.
 
 .DELETE_ON_ERROR:
 MAKEFLAGS += -rR
@@ -45,6 +46,11 @@ LDFLAGS := -pie -Wl,-z,relro,-z,now -Wl,--as-needed
 ifeq ($(VARIANT),asan)
 CFLAGS := -std=gnu17 -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=undefined $(WARNINGS)
 LDFLAGS := -fsanitize=address,undefined
+else ifeq ($(VARIANT),fuzz)
+CC := $(CLANG)
+CFLAGS := -std=gnu17 -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined,fuzzer-no-link \
+          -fno-sanitize-recover=undefined $(WARNINGS) -Wno-format-nonliteral # unlike gcc, also of a va_list
+LDFLAGS := -fsanitize=address,undefined
 else
 CPPFLAGS += -D_FORTIFY_SOURCE=3
 endif
@@ -60,6 +66,8 @@ LIB      := $(O)/libanchorhold.a
 LIB_OBJS := $(LIB_SRCS:%.c=$(O)/%.o)
 BIN      := $(PROGRAMS:%=$(O)/bin/%)
 TESTBIN  := $(UNIT_TESTS:%=$(O)/tests/%)
+FUZZBIN  := $(FUZZERS:%=$(O)/fuzz/%)
+MAINS    := $(PROGRAMS:%=$(O)/supervisor/main/%.o)
 
 .PHONY: all unit asan
 all: $(BIN) $(TESTBIN) $(ALL)
@@ -87,13 +95,85 @@ $(TESTBIN): $(O)/tests/%: $(O)/tests/unit/%.o $(LIB)
 
 # Unit tests run from the top of the tree; one that fails stops nothing but fails the target.
 unit: $(TESTBIN) $(ALL)
-	@failed=; for t in $(TESTBIN); do \
+	@failed=; passed=0; for t in $(TESTBIN); do \
 		printf '  %-7s %s\n' TEST $$t; \
-		$$t >$$t.log 2>&1 && tail -n 2 $$t.log | grep -a PASSED || { failed="$$failed $$t"; cat $$t.log; }; \
+		if $$t >$$t.log 2>&1; then passed=$$((passed + $$(sed -n 's/^\[  PASSED  \] \([0-9]*\) test.*/\1/p' $$t.log))); \
+		else failed="$$failed $$t"; cat $$t.log; fi; \
 	done; \
-	if [ -n "$$failed" ]; then printf 'unit tests failed:%s\n' "$$failed" >&2; exit 1; fi
+	if [ -n "$$failed" ]; then printf 'unit tests failed:%s\n' "$$failed" >&2; exit 1; fi; \
+	printf '[  PASSED  ] %d test(s) of %d programs ($(VARIANT)).\n' $$passed $(words $(TESTBIN))
 
 asan:
 	@$(MAKE) -f build.mk VARIANT=asan unit
 
--include $(LIB_OBJS:.o=.d) $(PROGRAMS:%=$(O)/supervisor/main/%.d) $(UNIT_TESTS:%=$(O)/tests/unit/%.d)
+# Fuzzing. corpora: each target reads its corpus once, as a test; fuzz: it looks for new inputs for
+# FUZZ_SECONDS, and keeps what it finds below build/fuzz, never in the tree. FUZZ=NAME picks one target.
+.PHONY: corpora corpora-run fuzz fuzz-run
+FUZZ_SECONDS ?= 60
+FUZZ_LIMITS  := -rss_limit_mb=2048 -timeout=10 -print_final_stats=0 -verbosity=0
+
+$(FUZZBIN): $(O)/fuzz/%: $(O)/tests/fuzz/%.o $(LIB)
+	$(call msg,LINK,$@)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) -fsanitize=fuzzer $< $(LIB) $(LDLIBS) -o $@
+
+# The mains as well, so that clang has seen every file.
+corpora-run: $(FUZZBIN) $(MAINS)
+	@failed=; for f in $(FUZZERS); do \
+		printf '  %-7s %s (%s inputs)\n' CORPUS $$f "$$(ls tests/fuzz/corpus/$$f | wc -l)"; \
+		$(O)/fuzz/$$f $(FUZZ_LIMITS) -runs=0 tests/fuzz/corpus/$$f >$(O)/fuzz/$$f.log 2>&1 || { failed="$$failed $$f"; tail -n 40 $(O)/fuzz/$$f.log; }; \
+	done; \
+	if [ -n "$$failed" ]; then printf 'these fail on their corpus:%s\n' "$$failed" >&2; exit 1; fi
+
+fuzz-run: $(if $(FUZZ),$(O)/fuzz/$(FUZZ),$(FUZZBIN))
+	@for f in $(or $(FUZZ),$(FUZZERS)); do \
+		printf '  %-7s %s, %s s\n' FUZZ $$f $(FUZZ_SECONDS); \
+		mkdir -p $(O)/found/$$f $(O)/crashes; \
+		$(O)/fuzz/$$f $(FUZZ_LIMITS) -max_total_time=$(FUZZ_SECONDS) -artifact_prefix=$(O)/crashes/$$f- \
+			$(O)/found/$$f tests/fuzz/corpus/$$f >$(O)/fuzz/$$f.log 2>&1 & pid=$$!; \
+		while sleep 5; kill -0 $$pid 2>/dev/null; do printf '    … %s\n' "$$(tail -n 1 $(O)/fuzz/$$f.log | cut -c1-100)"; done; \
+		wait $$pid || { tail -n 40 $(O)/fuzz/$$f.log; exit 1; }; \
+		tail -n 1 $(O)/fuzz/$$f.log; \
+	done
+
+corpora fuzz:
+	@$(MAKE) -f build.mk VARIANT=fuzz $@-run
+
+-include $(LIB_OBJS:.o=.d) $(PROGRAMS:%=$(O)/supervisor/main/%.d) $(UNIT_TESTS:%=$(O)/tests/unit/%.d) $(FUZZERS:%=$(O)/tests/fuzz/%.d)
+
+# Lint. A file is looked at again when it or a header of it changed (its object is then newer).
+.PHONY: lint lint-shell lint-format lint-tidy lint-cppcheck fmt
+SHELL_FILES   := $(sort $(shell grep -rlE '^\#!/bin/(ba)?sh|^\# shellcheck shell=' .ci image tests completion 2>/dev/null | grep -v '\.mk$$'))
+FORMAT_FILES  := $(sort $(shell find supervisor ebpf tests/unit tests/fuzz -name '*.[ch]'))
+# Not the unit tests: that cmocka's assertions do not return, the analyzer cannot know.
+TIDY_FILES    := $(LIB_SRCS) $(PROGRAMS:%=supervisor/main/%.c)
+TIDY_STAMPS   := $(TIDY_FILES:%.c=$(O)/lint/%.tidy)
+
+lint: lint-shell lint-format lint-cppcheck lint-tidy
+
+lint-shell:
+	$(call msg,SHELL,"$(words $(SHELL_FILES)) scripts")
+	$(Q)shellcheck -x $(SHELL_FILES)
+
+lint-format:
+	$(call msg,FORMAT,"$(words $(FORMAT_FILES)) files")
+	$(Q)tests/format $(FORMAT_FILES)
+
+fmt:
+	$(Q)tests/format --fix $(FORMAT_FILES)
+
+# memleak: it knows no cleanup attribute.
+lint-cppcheck:
+	$(call msg,CPPCHK,"$(words $(LIB_SRCS) $(PROGRAMS)) files")
+	@mkdir -p $(O)/cppcheck
+	$(Q)cppcheck --quiet --error-exitcode=1 --enable=warning,portability --inline-suppr --std=c11 -j2 --cppcheck-build-dir=$(O)/cppcheck \
+		--suppress=missingIncludeSystem --suppress=memleak --suppress=normalCheckLevelMaxBranches -D_GNU_SOURCE -D__x86_64__ -Isupervisor -Iebpf \
+		$(LIB_SRCS) $(PROGRAMS:%=supervisor/main/%.c)
+
+lint-tidy: $(TIDY_STAMPS)
+
+$(TIDY_STAMPS): $(O)/lint/%.tidy: $(O)/%.o .clang-tidy
+	$(call msg,TIDY,$*.c)
+	@mkdir -p $(@D)
+	$(Q)clang-tidy --quiet $*.c -- $(CPPFLAGS) -std=gnu17 $(WARNINGS) -Wno-format-nonliteral 2>$@.log || { cat $@.log >&2; exit 1; }
+	@touch $@

@@ -6,6 +6,7 @@
 #include "audit/audit.h"
 #include "egress/denials.h"
 #include "egress/egress-state.h"
+#include "egress/egress-api.h"
 #include "egress/egressd.h"
 #include "egress/grant-map.h"
 #include "egress/host-addresses.h"

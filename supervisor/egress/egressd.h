@@ -8,7 +8,6 @@
 #include "util/cleanup.h"
 
 #define EGRESSD_STATE_DIR "/var/lib/anchorhold/egress"
-#define EGRESS_SOCKET "/run/anchorhold/egress.sock"
 
 typedef struct Egressd Egressd;
 

@@ -24,6 +24,8 @@ static int run(void) {
         r = secret_protect_process();
         if (r < 0)
                 return log_error_errno(r, "cannot keep secrets out of swap and core dumps");
+        if (r == SECRET_E_SWAPPABLE)
+                log_warning("the limit of locked memory is too low: only the secrets' own pages are locked");
 
         r = sd_event_default(&event);
         if (r < 0)

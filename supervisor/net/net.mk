@@ -4,8 +4,12 @@
 LIB_SRCS += \
 	supervisor/net/bpf-load.c \
 	supervisor/net/cgroup.c \
-	supervisor/net/fence.c
+	supervisor/net/fence.c \
+	supervisor/net/netlink.c \
+	supervisor/net/run-link.c \
+	supervisor/net/run-net.c \
+	supervisor/net/run-ruleset.c
 
-PROGRAMS += anchor-bpf anchor-fence
+PROGRAMS += anchor-bpf anchor-fence anchor-net
 
-UNIT_TESTS += test-cgroup test-fence-address test-fence-kernel test-grant-map
+UNIT_TESTS += test-cgroup test-fence-address test-fence-kernel test-grant-map test-run-net

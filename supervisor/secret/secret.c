@@ -162,7 +162,11 @@ int secret_protect_process(void) {
                 return -errno;
         if (setrlimit(RLIMIT_CORE, &none) < 0)
                 return -errno;
-        if (mlockall(MCL_CURRENT | MCL_FUTURE | MCL_ONFAULT) < 0)
-                return -errno;
+        if (mlockall(MCL_CURRENT | MCL_FUTURE | MCL_ONFAULT) < 0) {
+                if (errno != ENOMEM && errno != EPERM)
+                        return -errno;
+                return SECRET_E_SWAPPABLE;
+        }
+
         return 0;
 }

@@ -38,6 +38,12 @@ bool secret_equals(const Secret *s, const void *data, size_t size);
 /* Zeroes and frees a heap copy that had to exist for a moment. */
 void secret_erase(void *data, size_t size);
 
-/* For processes that hold secrets: no core dump, not readable by others of the same user, nothing
- * of it swapped. Negative errno if any of that cannot be had. */
+enum {
+        _SECRET_E_SUCCESS,
+        SECRET_E_SWAPPABLE, /* the limit of locked memory is too low for the whole process */
+};
+
+/* For processes that hold secrets: no core dump, not readable by others of the same user, nothing of it
+ * swapped. Negative errno if the first two cannot be had. SECRET_E_SWAPPABLE: the pages of each Secret are locked
+ * all the same (or making one fails), and copies that a library makes depend on the unit's MemorySwapMax=. */
 int secret_protect_process(void);

@@ -8,6 +8,8 @@ A skipped test counts as a failure: what `make check` did not run, it did not ch
 import os
 import pathlib
 import sys
+import threading
+import time
 
 import pytest
 
@@ -89,3 +91,35 @@ def pytest_make_collect_report(collector):
     if report.outcome == "skipped":
         report.outcome = "failed"
         report.longrepr = f"{collector.nodeid} was skipped, and a skip is a failure here"
+
+
+# Nothing is silent for long: a test that takes more than ten seconds says so while it runs.
+
+class Heartbeat(threading.Thread):
+    def __init__(self, config):
+        super().__init__(daemon=True)
+        self.reporter = config.pluginmanager.get_plugin("terminalreporter")
+        self.running, self.since, self.stopped = None, 0.0, threading.Event()
+
+    def run(self):
+        while not self.stopped.wait(10):
+            seconds = time.monotonic() - self.since
+            if self.running and seconds >= 10 and self.reporter:
+                self.reporter._tw._file.write(f"\n  … {self.running} ({seconds:.0f} s)\n")
+                self.reporter._tw._file.flush()
+
+
+def pytest_configure(config):
+    config.heartbeat = Heartbeat(config)
+    config.heartbeat.start()
+
+
+def pytest_unconfigure(config):
+    config.heartbeat.stopped.set()
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_protocol(item, nextitem):
+    item.config.heartbeat.running, item.config.heartbeat.since = item.nodeid, time.monotonic()
+    yield
+    item.config.heartbeat.running = None

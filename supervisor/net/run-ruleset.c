@@ -1,0 +1,589 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+
+/*
+ * What the guest's packets meet. As nft(8) shows it:
+ *
+ *   table inet anchorhold {
+ *           set denied {
+ *                   type inet_proto . ipv4_addr . inet_service
+ *                   size 256
+ *                   flags dynamic
+ *           }
+ *           chain guest {
+ *                   type filter hook prerouting priority mangle; policy drop;
+ *                   iifname != "tap0" counter drop
+ *                   meta nfproto != ipv4 counter drop
+ *                   ip saddr != 10.255.255.2 counter drop
+ *                   meta l4proto tcp ip daddr 198.18.0.0/15 counter tproxy ip to :15001 accept
+ *                   meta l4proto udp udp dport 53 counter tproxy ip to :53 accept
+ *                   meta l4proto tcp tcp dport 53 counter tproxy ip to :53 accept
+ *                   meta l4proto tcp ip daddr 10.255.255.1 tcp dport 3128 counter accept
+ *                   limit rate 10/second burst 20 packets log prefix "anchorhold denied: " group 1
+ *                   meta l4proto tcp add @denied { meta l4proto . ip daddr . th dport counter }
+ *                   meta l4proto udp add @denied { … }
+ *                   meta l4proto != tcp meta l4proto != udp add @denied { meta l4proto . ip daddr . 0 counter }
+ *                   meta l4proto tcp counter reject with tcp reset
+ *                   counter reject with icmpx admin-prohibited
+ *           }
+ *   }
+ *
+ * One batch, so either all of it is there or nothing. The set is what the audit log gets when the run
+ * ends: destinations and how often, counted in the kernel; nobody has to parse a packet for it, and a
+ * flood fills 256 entries and no more (the counters of the last two rules still count it). The log
+ * group is for an operator's tcpdump; nothing of ours listens. Rejecting happens here, in prerouting: in input the
+ * ICMP errors get lost, for the packet's destination is "local".
+ */
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <libnftnl/chain.h>
+#include <libnftnl/common.h>
+#include <libnftnl/expr.h>
+#include <libnftnl/rule.h>
+#include <libnftnl/set.h>
+#include <libnftnl/table.h>
+#include <linux/netfilter.h>
+#include <linux/netfilter/nf_tables.h>
+#include <linux/netfilter/nfnetlink.h>
+#include <linux/netfilter_ipv4.h>
+#include <net/if.h>
+#include <netinet/ip.h>
+#include <string.h>
+
+#include "net/netlink.h"
+#include "net/run-ruleset.h"
+
+#define TABLE "anchorhold"
+#define CHAIN "guest"
+#define DENIED "denied"
+#define DENIED_ID 1
+#define LOG_PREFIX "anchorhold denied: "
+
+/* as nft(8) knows inet_proto . ipv4_addr . inet_service: six bits a type */
+#define DENIED_KEY_TYPE ((12U << 12) | (7U << 6) | 13U)
+#define DENIED_KEY_SIZE 12
+
+/* ---- the batch ---- */
+
+typedef struct Batch {
+        char *buffer;
+        size_t size, used;
+        unsigned n_acks;
+        int r; /* the first error; everything after it is a no-op */
+} Batch;
+
+/* Room for the largest single message of ours; checked before it is built, for libmnl does not. */
+#define MESSAGE_MAX 2048
+
+static char *batch_next(Batch *b) {
+        if (b->r == 0 && b->size - b->used < MESSAGE_MAX)
+                b->r = -ENOBUFS;
+        return b->r < 0 ? NULL : b->buffer + b->used;
+}
+
+static void batch_begin(Batch *b) {
+        char *at = batch_next(b);
+
+        if (at)
+                b->used += nftnl_batch_begin(at, 0)->nlmsg_len;
+}
+
+static void batch_end(Batch *b) {
+        char *at = batch_next(b);
+
+        if (at)
+                b->used += nftnl_batch_end(at, b->n_acks + 1)->nlmsg_len;
+}
+
+static struct nlmsghdr *batch_message(Batch *b, uint16_t type, uint16_t flags) {
+        char *at = batch_next(b);
+
+        if (!at)
+                return NULL;
+        return nftnl_nlmsg_build_hdr(at, type, NFPROTO_INET, (uint16_t) (NLM_F_CREATE | NLM_F_ACK | flags), ++b->n_acks);
+}
+
+static void batch_took(Batch *b, const struct nlmsghdr *nlh) {
+        b->used += nlh->nlmsg_len;
+}
+
+/* ---- table, set, chain ---- */
+
+static void add_table(Batch *b) {
+        struct nlmsghdr *nlh = batch_message(b, NFT_MSG_NEWTABLE, NLM_F_EXCL);
+        struct nftnl_table *t;
+
+        if (!nlh)
+                return;
+        t = nftnl_table_alloc();
+        if (!t) {
+                b->r = -ENOMEM;
+                return;
+        }
+        if (nftnl_table_set_str(t, NFTNL_TABLE_NAME, TABLE) < 0)
+                b->r = -ENOMEM;
+        nftnl_table_nlmsg_build_payload(nlh, t);
+        batch_took(b, nlh);
+        nftnl_table_free(t);
+}
+
+static struct nftnl_set *denied_set(void) {
+        struct nftnl_set *s = nftnl_set_alloc();
+
+        if (!s)
+                return NULL;
+        nftnl_set_set_u32(s, NFTNL_SET_FAMILY, NFPROTO_INET);
+        if (nftnl_set_set_str(s, NFTNL_SET_TABLE, TABLE) < 0 || nftnl_set_set_str(s, NFTNL_SET_NAME, DENIED) < 0) {
+                nftnl_set_free(s);
+                return NULL;
+        }
+        return s;
+}
+
+static void add_denied_set(Batch *b) {
+        struct nlmsghdr *nlh = batch_message(b, NFT_MSG_NEWSET, NLM_F_EXCL);
+        struct nftnl_set *s;
+
+        if (!nlh)
+                return;
+        s = denied_set();
+        if (!s) {
+                b->r = -ENOMEM;
+                return;
+        }
+        nftnl_set_set_u32(s, NFTNL_SET_ID, DENIED_ID);
+        nftnl_set_set_u32(s, NFTNL_SET_FLAGS, NFT_SET_EVAL);
+        nftnl_set_set_u32(s, NFTNL_SET_KEY_TYPE, DENIED_KEY_TYPE);
+        nftnl_set_set_u32(s, NFTNL_SET_KEY_LEN, DENIED_KEY_SIZE);
+        nftnl_set_set_u32(s, NFTNL_SET_DESC_SIZE, RUN_NET_MAX_DENIED);
+        nftnl_set_nlmsg_build_payload(nlh, s);
+        batch_took(b, nlh);
+        nftnl_set_free(s);
+}
+
+static void add_chain(Batch *b) {
+        struct nlmsghdr *nlh = batch_message(b, NFT_MSG_NEWCHAIN, NLM_F_EXCL);
+        struct nftnl_chain *c;
+
+        if (!nlh)
+                return;
+        c = nftnl_chain_alloc();
+        if (!c) {
+                b->r = -ENOMEM;
+                return;
+        }
+        if (nftnl_chain_set_str(c, NFTNL_CHAIN_TABLE, TABLE) < 0 || nftnl_chain_set_str(c, NFTNL_CHAIN_NAME, CHAIN) < 0 ||
+            nftnl_chain_set_str(c, NFTNL_CHAIN_TYPE, "filter") < 0)
+                b->r = -ENOMEM;
+        nftnl_chain_set_u32(c, NFTNL_CHAIN_HOOKNUM, NF_INET_PRE_ROUTING);
+        nftnl_chain_set_s32(c, NFTNL_CHAIN_PRIO, NF_IP_PRI_MANGLE);
+        nftnl_chain_set_u32(c, NFTNL_CHAIN_POLICY, NF_DROP);
+        nftnl_chain_nlmsg_build_payload(nlh, c);
+        batch_took(b, nlh);
+        nftnl_chain_free(c);
+}
+
+/* ---- rules ---- */
+
+typedef struct Rule {
+        Batch *batch;
+        struct nftnl_rule *rule; /* owned; NULL after an error */
+} Rule;
+
+static Rule rule_begin(Batch *b) {
+        Rule r = { .batch = b };
+
+        if (b->r < 0)
+                return r;
+        r.rule = nftnl_rule_alloc();
+        if (!r.rule || nftnl_rule_set_str(r.rule, NFTNL_RULE_TABLE, TABLE) < 0 ||
+            nftnl_rule_set_str(r.rule, NFTNL_RULE_CHAIN, CHAIN) < 0)
+                b->r = -ENOMEM;
+        return r;
+}
+
+static void rule_end(Rule *r) {
+        struct nlmsghdr *nlh = batch_message(r->batch, NFT_MSG_NEWRULE, NLM_F_APPEND);
+
+        if (nlh) {
+                nftnl_rule_nlmsg_build_payload(nlh, r->rule);
+                batch_took(r->batch, nlh);
+        }
+        if (r->rule)
+                nftnl_rule_free(r->rule);
+}
+
+/* A new expression of the rule, or NULL after an error. */
+static struct nftnl_expr *rule_expr(Rule *r, const char *name) {
+        struct nftnl_expr *e;
+
+        if (r->batch->r < 0)
+                return NULL;
+        e = nftnl_expr_alloc(name);
+        if (!e) {
+                r->batch->r = -ENOMEM;
+                return NULL;
+        }
+        nftnl_rule_add_expr(r->rule, e);
+        return e;
+}
+
+static void load_meta(Rule *r, uint32_t key, uint32_t reg) {
+        struct nftnl_expr *e = rule_expr(r, "meta");
+
+        if (!e)
+                return;
+        nftnl_expr_set_u32(e, NFTNL_EXPR_META_KEY, key);
+        nftnl_expr_set_u32(e, NFTNL_EXPR_META_DREG, reg);
+}
+
+static void load_payload(Rule *r, uint32_t base, size_t offset, size_t len, uint32_t reg) {
+        struct nftnl_expr *e = rule_expr(r, "payload");
+
+        if (!e)
+                return;
+        nftnl_expr_set_u32(e, NFTNL_EXPR_PAYLOAD_BASE, base);
+        nftnl_expr_set_u32(e, NFTNL_EXPR_PAYLOAD_OFFSET, (uint32_t) offset);
+        nftnl_expr_set_u32(e, NFTNL_EXPR_PAYLOAD_LEN, (uint32_t) len);
+        nftnl_expr_set_u32(e, NFTNL_EXPR_PAYLOAD_DREG, reg);
+}
+
+static void load_value(Rule *r, const void *data, size_t len, uint32_t reg) {
+        struct nftnl_expr *e = rule_expr(r, "immediate");
+
+        if (!e)
+                return;
+        nftnl_expr_set_u32(e, NFTNL_EXPR_IMM_DREG, reg);
+        if (nftnl_expr_set(e, NFTNL_EXPR_IMM_DATA, data, (uint32_t) len) < 0)
+                r->batch->r = -ENOMEM;
+}
+
+static void compare(Rule *r, uint32_t op, const void *data, size_t len) {
+        struct nftnl_expr *e = rule_expr(r, "cmp");
+
+        if (!e)
+                return;
+        nftnl_expr_set_u32(e, NFTNL_EXPR_CMP_SREG, NFT_REG_1);
+        nftnl_expr_set_u32(e, NFTNL_EXPR_CMP_OP, op);
+        if (nftnl_expr_set(e, NFTNL_EXPR_CMP_DATA, data, (uint32_t) len) < 0)
+                r->batch->r = -ENOMEM;
+}
+
+static void match_protocol(Rule *r, uint32_t op, uint8_t protocol) {
+        load_meta(r, NFT_META_L4PROTO, NFT_REG_1);
+        compare(r, op, &protocol, sizeof(protocol));
+}
+
+static void match_port(Rule *r, uint16_t port) {
+        uint16_t be = htons(port);
+
+        load_payload(r, NFT_PAYLOAD_TRANSPORT_HEADER, 2, sizeof(be), NFT_REG_1);
+        compare(r, NFT_CMP_EQ, &be, sizeof(be));
+}
+
+/* An address at that offset of the IPv4 header. */
+static void match_address(Rule *r, size_t offset, uint32_t op, const char *address, unsigned prefix) {
+        uint32_t mask = htonl(prefix == 32 ? UINT32_MAX : ~(UINT32_MAX >> prefix)), zero = 0;
+        struct in_addr a;
+
+        (void) inet_pton(AF_INET, address, &a);
+        load_payload(r, NFT_PAYLOAD_NETWORK_HEADER, offset, sizeof(a), NFT_REG_1);
+
+        if (prefix < 32) {
+                struct nftnl_expr *e = rule_expr(r, "bitwise");
+
+                if (!e)
+                        return;
+                nftnl_expr_set_u32(e, NFTNL_EXPR_BITWISE_SREG, NFT_REG_1);
+                nftnl_expr_set_u32(e, NFTNL_EXPR_BITWISE_DREG, NFT_REG_1);
+                nftnl_expr_set_u32(e, NFTNL_EXPR_BITWISE_OP, NFT_BITWISE_MASK_XOR);
+                nftnl_expr_set_u32(e, NFTNL_EXPR_BITWISE_LEN, sizeof(mask));
+                if (nftnl_expr_set(e, NFTNL_EXPR_BITWISE_MASK, &mask, sizeof(mask)) < 0 ||
+                    nftnl_expr_set(e, NFTNL_EXPR_BITWISE_XOR, &zero, sizeof(zero)) < 0)
+                        r->batch->r = -ENOMEM;
+        }
+
+        compare(r, op, &a, sizeof(a));
+}
+
+static void count(Rule *r) {
+        (void) rule_expr(r, "counter");
+}
+
+static void give_verdict(Rule *r, int verdict) {
+        struct nftnl_expr *e = rule_expr(r, "immediate");
+
+        if (!e)
+                return;
+        nftnl_expr_set_u32(e, NFTNL_EXPR_IMM_DREG, NFT_REG_VERDICT);
+        nftnl_expr_set_u32(e, NFTNL_EXPR_IMM_VERDICT, (uint32_t) verdict);
+}
+
+static void divert(Rule *r, uint16_t port) {
+        uint16_t be = htons(port);
+        struct nftnl_expr *e;
+
+        count(r);
+        load_value(r, &be, sizeof(be), NFT_REG_1);
+        e = rule_expr(r, "tproxy");
+        if (!e)
+                return;
+        nftnl_expr_set_u32(e, NFTNL_EXPR_TPROXY_FAMILY, NFPROTO_IPV4);
+        nftnl_expr_set_u32(e, NFTNL_EXPR_TPROXY_REG_PORT, NFT_REG_1);
+        give_verdict(r, NF_ACCEPT);
+}
+
+static void reject(Rule *r, uint32_t type, uint8_t code) {
+        struct nftnl_expr *e;
+
+        count(r);
+        e = rule_expr(r, "reject");
+        if (!e)
+                return;
+        nftnl_expr_set_u32(e, NFTNL_EXPR_REJECT_TYPE, type);
+        nftnl_expr_set_u8(e, NFTNL_EXPR_REJECT_CODE, code);
+}
+
+/* Only IPv4 packets of the guest's own address, from the guest's device, get any further. */
+static void add_gate(Batch *b) {
+        static const char tap[IFNAMSIZ] = RUN_NET_TAP;
+        const uint8_t ipv4 = NFPROTO_IPV4;
+        Rule r;
+
+        r = rule_begin(b);
+        load_meta(&r, NFT_META_IIFNAME, NFT_REG_1);
+        compare(&r, NFT_CMP_NEQ, tap, sizeof(tap));
+        count(&r);
+        give_verdict(&r, NF_DROP);
+        rule_end(&r);
+
+        r = rule_begin(b);
+        load_meta(&r, NFT_META_NFPROTO, NFT_REG_1);
+        compare(&r, NFT_CMP_NEQ, &ipv4, sizeof(ipv4));
+        count(&r);
+        give_verdict(&r, NF_DROP);
+        rule_end(&r);
+
+        r = rule_begin(b);
+        match_address(&r, offsetof(struct iphdr, saddr), NFT_CMP_NEQ, RUN_NET_GUEST, 32);
+        count(&r);
+        give_verdict(&r, NF_DROP);
+        rule_end(&r);
+}
+
+static void add_ways_to_proxy(Batch *b) {
+        Rule r;
+
+        r = rule_begin(b);
+        match_protocol(&r, NFT_CMP_EQ, IPPROTO_TCP);
+        match_address(&r, offsetof(struct iphdr, daddr), NFT_CMP_EQ, RUN_NET_SYNTHETIC, RUN_NET_SYNTHETIC_PREFIX);
+        divert(&r, RUN_NET_PORT_INTERCEPT);
+        rule_end(&r);
+
+        r = rule_begin(b);
+        match_protocol(&r, NFT_CMP_EQ, IPPROTO_UDP);
+        match_port(&r, RUN_NET_PORT_DNS);
+        divert(&r, RUN_NET_PORT_DNS);
+        rule_end(&r);
+
+        r = rule_begin(b);
+        match_protocol(&r, NFT_CMP_EQ, IPPROTO_TCP);
+        match_port(&r, RUN_NET_PORT_DNS);
+        divert(&r, RUN_NET_PORT_DNS);
+        rule_end(&r);
+
+        r = rule_begin(b);
+        match_protocol(&r, NFT_CMP_EQ, IPPROTO_TCP);
+        match_address(&r, offsetof(struct iphdr, daddr), NFT_CMP_EQ, RUN_NET_GATEWAY, 32);
+        match_port(&r, RUN_NET_PORT_PROXY);
+        count(&r);
+        give_verdict(&r, NF_ACCEPT);
+        rule_end(&r);
+}
+
+static void add_log(Batch *b) {
+        Rule r = rule_begin(b);
+        struct nftnl_expr *e;
+
+        e = rule_expr(&r, "limit");
+        if (e) {
+                nftnl_expr_set_u64(e, NFTNL_EXPR_LIMIT_RATE, 10);
+                nftnl_expr_set_u64(e, NFTNL_EXPR_LIMIT_UNIT, 1);
+                nftnl_expr_set_u32(e, NFTNL_EXPR_LIMIT_BURST, 20);
+                nftnl_expr_set_u32(e, NFTNL_EXPR_LIMIT_TYPE, NFT_LIMIT_PKTS);
+                nftnl_expr_set_u32(e, NFTNL_EXPR_LIMIT_FLAGS, 0);
+        }
+        e = rule_expr(&r, "log");
+        if (e) {
+                nftnl_expr_set_u16(e, NFTNL_EXPR_LOG_GROUP, RUN_NET_LOG_GROUP);
+                if (nftnl_expr_set_str(e, NFTNL_EXPR_LOG_PREFIX, LOG_PREFIX) < 0)
+                        b->r = -ENOMEM;
+        }
+        rule_end(&r);
+}
+
+/* Counts the packet under (protocol, destination, port). A full set breaks off the rule, not the chain. */
+static void remember(Rule *r, bool has_port) {
+        struct nftnl_expr *e, *counter;
+        const uint16_t none = 0;
+
+        load_meta(r, NFT_META_L4PROTO, NFT_REG32_00);
+        load_payload(r, NFT_PAYLOAD_NETWORK_HEADER, offsetof(struct iphdr, daddr), 4, NFT_REG32_01);
+        if (has_port)
+                load_payload(r, NFT_PAYLOAD_TRANSPORT_HEADER, 2, sizeof(none), NFT_REG32_02);
+        else
+                load_value(r, &none, sizeof(none), NFT_REG32_02);
+
+        e = rule_expr(r, "dynset");
+        counter = e ? nftnl_expr_alloc("counter") : NULL;
+        if (!counter) {
+                r->batch->r = r->batch->r ?: -ENOMEM;
+                return;
+        }
+        nftnl_expr_set_u32(e, NFTNL_EXPR_DYNSET_OP, NFT_DYNSET_OP_ADD);
+        nftnl_expr_set_u32(e, NFTNL_EXPR_DYNSET_SREG_KEY, NFT_REG_1);
+        nftnl_expr_set_u32(e, NFTNL_EXPR_DYNSET_SET_ID, DENIED_ID);
+        if (nftnl_expr_set_str(e, NFTNL_EXPR_DYNSET_SET_NAME, DENIED) < 0)
+                r->batch->r = -ENOMEM;
+        nftnl_expr_set(e, NFTNL_EXPR_DYNSET_EXPR, counter, 0); /* takes it over */
+}
+
+static void add_refusals(Batch *b) {
+        Rule r;
+
+        r = rule_begin(b);
+        match_protocol(&r, NFT_CMP_EQ, IPPROTO_TCP);
+        remember(&r, true);
+        rule_end(&r);
+
+        r = rule_begin(b);
+        match_protocol(&r, NFT_CMP_EQ, IPPROTO_UDP);
+        remember(&r, true);
+        rule_end(&r);
+
+        r = rule_begin(b);
+        match_protocol(&r, NFT_CMP_NEQ, IPPROTO_TCP);
+        match_protocol(&r, NFT_CMP_NEQ, IPPROTO_UDP);
+        remember(&r, false);
+        rule_end(&r);
+
+        r = rule_begin(b);
+        match_protocol(&r, NFT_CMP_EQ, IPPROTO_TCP);
+        reject(&r, NFT_REJECT_TCP_RST, 0);
+        rule_end(&r);
+
+        r = rule_begin(b);
+        reject(&r, NFT_REJECT_ICMPX_UNREACH, NFT_REJECT_ICMPX_ADMIN_PROHIBITED);
+        rule_end(&r);
+}
+
+int run_ruleset_build(void *buffer, size_t size, unsigned *ret_n_acks) {
+        Batch b = { .buffer = buffer, .size = size };
+
+        batch_begin(&b);
+        add_table(&b);
+        add_denied_set(&b);
+        add_chain(&b);
+        add_gate(&b);
+        add_ways_to_proxy(&b);
+        add_log(&b);
+        add_refusals(&b);
+        batch_end(&b);
+        if (b.r < 0)
+                return b.r;
+
+        *ret_n_acks = b.n_acks;
+        return (int) b.used;
+}
+
+int run_ruleset_load(void) {
+        _cleanup_(netlink_closep) struct mnl_socket *nl = NULL;
+        _cleanup_free_ char *buffer = NULL;
+        unsigned n_acks;
+        int size, r;
+
+        buffer = malloc(RUN_RULESET_SIZE);
+        if (!buffer)
+                return -ENOMEM;
+
+        size = run_ruleset_build(buffer, RUN_RULESET_SIZE, &n_acks);
+        if (size < 0)
+                return size;
+
+        r = netlink_open(&nl, NETLINK_NETFILTER);
+        if (r < 0)
+                return r;
+
+        return netlink_talk(nl, buffer, (size_t) size, n_acks);
+}
+
+/* ---- reading back ---- */
+
+static int on_elements(const struct nlmsghdr *nlh, void *userdata) {
+        return nftnl_set_elems_nlmsg_parse(nlh, userdata) < 0 ? MNL_CB_ERROR : MNL_CB_OK;
+}
+
+static bool read_element(struct nftnl_set_elem *elem, RunNetDenial *ret) {
+        const struct nftnl_expr *counter;
+        const uint8_t *key;
+        uint16_t port;
+        uint32_t len;
+
+        key = nftnl_set_elem_get(elem, NFTNL_SET_ELEM_KEY, &len);
+        if (!key || len < DENIED_KEY_SIZE)
+                return false;
+
+        memcpy(&port, key + 8, sizeof(port));
+        *ret = (RunNetDenial) {
+                .protocol = key[0],
+                .port = ntohs(port),
+                .packets = 1,
+        };
+        memcpy(ret->address, key + 4, sizeof(ret->address));
+
+        counter = nftnl_set_elem_get(elem, NFTNL_SET_ELEM_EXPR, &len);
+        if (counter)
+                ret->packets = nftnl_expr_get_u64(counter, NFTNL_EXPR_CTR_PACKETS);
+        return true;
+}
+
+static int read_elements(struct nftnl_set *set, RunNetDenial *ret, size_t *ret_n) {
+        struct nftnl_set_elems_iter *it;
+        struct nftnl_set_elem *elem;
+        size_t n = 0;
+
+        it = nftnl_set_elems_iter_create(set);
+        if (!it)
+                return -ENOMEM;
+        while (n < RUN_NET_MAX_DENIED && (elem = nftnl_set_elems_iter_next(it)))
+                n += read_element(elem, &ret[n]);
+        nftnl_set_elems_iter_destroy(it);
+
+        *ret_n = n;
+        return 0;
+}
+
+int run_ruleset_read_denials(RunNetDenial ret[static RUN_NET_MAX_DENIED], size_t *ret_n) {
+        _cleanup_(netlink_closep) struct mnl_socket *nl = NULL;
+        char buffer[NETLINK_MESSAGE_SIZE];
+        struct nftnl_set *set;
+        struct nlmsghdr *nlh;
+        int r;
+
+        r = netlink_open(&nl, NETLINK_NETFILTER);
+        if (r < 0)
+                return r;
+
+        set = denied_set();
+        if (!set)
+                return -ENOMEM;
+
+        nlh = nftnl_nlmsg_build_hdr(buffer, NFT_MSG_GETSETELEM, NFPROTO_INET, NLM_F_DUMP, 1);
+        nftnl_set_elems_nlmsg_build_payload(nlh, set);
+        r = netlink_dump(nl, nlh, on_elements, set);
+        if (r >= 0)
+                r = read_elements(set, ret, ret_n);
+
+        nftnl_set_free(set);
+        return r;
+}

@@ -1,0 +1,491 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+
+/*
+ * One connection of the guest:
+ *
+ *   HEAD      explicit proxy only: reading the request that says where to go
+ *   LOOK      egressd is asked what the port carries, or denies
+ *   PEEK      waiting for as many first bytes as it takes to see what they are; nothing is taken from the socket
+ *   ASK       egressd decides
+ *   DIAL      connecting to the addresses that were granted, one after the other
+ *   HAND      the connection, unread, is on its way to anchor-inject
+ *   RELAY     bytes both ways; of cleartext HTTP each request is decided before its head goes on
+ *   REFUSE    denied: waiting for a moment to see in which protocol to say so
+ *   LINGER    said; until the guest has read it
+ *
+ * Nothing here decides and nothing resolves: a name is what egressd made of a synthetic address or of a CONNECT, an address is what
+ * egressd granted, and the kernel lets through no other. Bytes of the guest are looked at by the pure parsers only.
+ *
+ * A connection whose call to another process is under way cannot be freed: it is `dead` until the answer came.
+ */
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/tcp.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include "egress/egress-api.h"
+#include "proxy/connection-private.h"
+#include "util/json.h"
+#include "util/log.h"
+
+/* ---- life ---- */
+
+void connection_quiet(Connection *c) {
+        c->io = sd_event_source_disable_unref(c->io);
+        c->timer = sd_event_source_disable_unref(c->timer);
+        c->origin_io = sd_event_source_disable_unref(c->origin_io);
+        c->defer = sd_event_source_disable_unref(c->defer);
+}
+
+static void connection_release(Connection *c) {
+        free(c->host);
+        free(c->method);
+        free(c->path);
+        free(c->reason);
+        free(c->rule);
+        free(c->name);
+        free(c->prefix);
+        for (size_t i = 0; i < c->n_addresses; i++)
+                free(c->addresses[i]);
+        free(c);
+}
+
+static void on_ignored(IpcClient *client, const char *error, json_t *params, bool more, void *userdata) {
+}
+
+/* egressd hears about the end of every grant that it gave, however the connection ended. */
+static void report_done(Connection *c) {
+        json_t *params;
+
+        if (c->grant == 0)
+                return;
+
+        params = json_pack("{s:I, s:I, s:I, s:I}", "grant", (json_int_t) c->grant,
+                           "bytes_in", (json_int_t) (c->relay ? relay_bytes_in(c->relay) : 0),
+                           "bytes_out", (json_int_t) (c->relay ? relay_bytes_out(c->relay) : 0),
+                           "duration_us", (json_int_t) (time_boottime() - c->began_usec));
+        c->grant = 0;
+        if (params)
+                (void) ipc_client_call_async(c->proxy->egress, EGRESS_INTERFACE ".Done", params, NULL, 0, false, LOOK_USEC, on_ignored, NULL);
+}
+
+Connection *connection_free(Connection *c) {
+        Proxy *p = c->proxy;
+
+        if (c->dead)
+                return NULL;
+
+        report_done(c);
+        connection_quiet(c);
+        c->relay = relay_free(c->relay);
+        c->follower = http_follower_free(c->follower);
+        c->fd = fd_close(c->fd);
+        c->origin_fd = fd_close(c->origin_fd);
+
+        *c->prev = c->next;
+        if (c->next)
+                c->next->prev = c->prev;
+        p->n_connections--;
+        proxy_on_connection_gone(p);
+
+        c->dead = true;
+        if (c->n_calls == 0) {
+                connection_release(c);
+                return NULL;
+        }
+
+        c->next = p->dead;
+        c->prev = &p->dead;
+        if (c->next)
+                c->next->prev = &c->next;
+        p->dead = c;
+        return NULL;
+}
+
+void connection_reset(Connection *c) {
+        struct linger now = { .l_onoff = 1 };
+
+        if (c->fd >= 0)
+                (void) setsockopt(c->fd, SOL_SOCKET, SO_LINGER, &now, sizeof(now));
+        (void) connection_free(c);
+}
+
+static int on_timeout(sd_event_source *s, uint64_t usec, void *userdata);
+
+int connection_set_timer(Connection *c, uint64_t usec) {
+        c->timer = sd_event_source_disable_unref(c->timer);
+        return sd_event_add_time_relative(c->proxy->event, &c->timer, CLOCK_MONOTONIC, usec, 10000, on_timeout, c);
+}
+
+/* ---- egressd's answers ---- */
+
+void connection_replace(char **at, const char *s) {
+        free(*at);
+        *at = strdup(s);
+}
+
+/* False: there is none that can be used, and the connection is to be refused as "unavailable". */
+bool connection_read_answer(Connection *c, const char *error, json_t *params, Answer *ret) {
+        _cleanup_(json_reader_done) JsonReader reader = {};
+        const char *reason = NULL, *rule = NULL, *name = NULL;
+
+        *ret = (Answer) {};
+        if (error) {
+                log_debug("egressd: %s", error);
+                return false;
+        }
+        (void) json_read_string(&reader, params, "", "verdict", JSON_F_REQUIRED, &ret->verdict);
+        (void) json_read_string(&reader, params, "", "reason", JSON_F_REQUIRED, &reason);
+        (void) json_read_string(&reader, params, "", "rule", JSON_F_REQUIRED, &rule);
+        (void) json_read_string(&reader, params, "", "name", JSON_F_REQUIRED, &name);
+        (void) json_read_string(&reader, params, "", "protocol", JSON_F_NULLABLE, &ret->protocol);
+        if (reader.failed)
+                return false;
+
+        connection_replace(&c->reason, reason);
+        connection_replace(&c->rule, rule);
+        connection_replace(&c->name, name);
+        return c->reason && c->rule && c->name;
+}
+
+int connection_call(Connection *c, IpcClient *client, const char *method, json_t *params, const int *fds, size_t n_fds,
+                           uint64_t usec, IpcReply handler) {
+        int r;
+
+        if (!params)
+                return -ENOMEM;
+        r = ipc_client_call_async(client, method, params, fds, n_fds, false, usec, handler, c);
+        if (r >= 0)
+                c->n_calls++;
+        return r;
+}
+
+/* An answer has come. False: the connection is gone. */
+bool connection_called(Connection *c) {
+        c->n_calls--;
+        if (!c->dead)
+                return true;
+
+        if (c->n_calls == 0) {
+                *c->prev = c->next;
+                if (c->next)
+                        c->next->prev = c->prev;
+                connection_release(c);
+        }
+        return false;
+}
+
+int connection_remember_request(Connection *c, const HttpRequest *request) {
+        connection_replace(&c->method, request->method);
+        connection_replace(&c->path, request->target);
+        free(c->host);
+        c->host = request->host ? strdup(request->host) : NULL;
+        return c->method && c->path && (c->host || !request->host) ? 0 : -ENOMEM;
+}
+
+/* ---- dial ---- */
+
+static void connection_dial(Connection *c);
+
+static int on_dialled(sd_event_source *s, int fd, uint32_t revents, void *userdata) {
+        Connection *c = userdata;
+        int error = 0;
+        socklen_t n = sizeof(error);
+
+        if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &n) < 0 || error != 0) {
+                log_debug("%s:%u at %s: %s", c->name, c->port, c->addresses[c->next_address - 1], strerror(error));
+                connection_dial(c);
+        } else
+                connection_relay(c);
+        return 0;
+}
+
+static int dial_address(Connection *c, const char *text) {
+        struct sockaddr_in in4 = { .sin_family = AF_INET, .sin_port = htons(c->port) };
+        struct sockaddr_in6 in6 = { .sin6_family = AF_INET6, .sin6_port = htons(c->port) };
+        bool v4 = inet_pton(AF_INET, text, &in4.sin_addr) == 1;
+        int one = 1;
+
+        if (!v4 && inet_pton(AF_INET6, text, &in6.sin6_addr) != 1)
+                return -EINVAL;
+
+        c->origin_fd = socket(v4 ? AF_INET : AF_INET6, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+        if (c->origin_fd < 0)
+                return -errno;
+        (void) setsockopt(c->origin_fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+        (void) setsockopt(c->origin_fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof(one));
+
+        if (connect(c->origin_fd, v4 ? (struct sockaddr *) &in4 : (struct sockaddr *) &in6, v4 ? sizeof(in4) : sizeof(in6)) < 0 &&
+            errno != EINPROGRESS)
+                return -errno;
+        return sd_event_add_io(c->proxy->event, &c->origin_io, c->origin_fd, EPOLLOUT, on_dialled, c);
+}
+
+/* The next of the granted addresses that can be tried. */
+static void connection_dial(Connection *c) {
+        c->state = STATE_DIAL;
+        c->origin_io = sd_event_source_disable_unref(c->origin_io);
+        c->origin_fd = fd_close(c->origin_fd);
+
+        while (c->next_address < c->n_addresses) {
+                const char *text = c->addresses[c->next_address++];
+                int r;
+
+                r = dial_address(c, text);
+                if (r >= 0)
+                        r = connection_set_timer(c, DIAL_USEC);
+                if (r >= 0)
+                        return;
+                log_line(r == -EPERM ? LOG_WARNING : LOG_DEBUG, "%s:%u at %s: %s", c->name, c->port, text, strerror(-r));
+                c->origin_io = sd_event_source_disable_unref(c->origin_io);
+                c->origin_fd = fd_close(c->origin_fd);
+        }
+
+        connection_refuse(c, "unreachable");
+}
+
+/* ---- inject ---- */
+
+static void on_taken(IpcClient *client, const char *error, json_t *params, bool more, void *userdata) {
+        Connection *c = userdata;
+
+        if (!connection_called(c))
+                return;
+
+        if (error) {
+                log_warning("%s:%u: anchor-inject does not take the connection: %s", c->name, c->port, error);
+                connection_refuse(c, "unavailable");
+                return;
+        }
+        (void) connection_free(c); /* it is inject's now */
+}
+
+static void connection_hand(Connection *c) {
+        char client[INET_ADDRSTRLEN] = "", text[INET_ADDRSTRLEN + 6];
+        int r;
+
+        connection_quiet(c);
+        c->state = STATE_HAND;
+        (void) inet_ntop(AF_INET, &c->peer.sin_addr, client, sizeof(client));
+        (void) snprintf(text, sizeof(text), "%s:%u", client, ntohs(c->peer.sin_port));
+
+        r = connection_call(c, c->proxy->inject, "io.anchorhold.Inject.Take",
+                            json_pack("{s:s, s:i, s:s}", "name", c->name, "port", c->port, "client", text), &c->fd, 1, HAND_USEC, on_taken);
+        if (r < 0)
+                connection_refuse(c, "unavailable");
+}
+
+/* ---- ask ---- */
+
+static int read_addresses(Connection *c, json_t *params) {
+        json_t *list = json_object_get(params, "addresses");
+        json_t *grant = json_object_get(params, "grant");
+
+        if (!json_is_array(list) || !json_is_integer(grant) || json_integer_value(grant) <= 0)
+                return -EBADMSG;
+
+        c->grant = (uint64_t) json_integer_value(grant);
+        for (size_t i = 0; i < json_array_size(list) && c->n_addresses < ADDRESSES_MAX; i++) {
+                const char *text = json_string_value(json_array_get(list, i));
+                char *copy = text ? strdup(text) : NULL;
+
+                if (!copy)
+                        return -EBADMSG;
+                c->addresses[c->n_addresses++] = copy;
+        }
+        return 0;
+}
+
+static void on_decided(IpcClient *client, const char *error, json_t *params, bool more, void *userdata) {
+        Connection *c = userdata;
+        Answer a;
+
+        if (!connection_called(c))
+                return;
+
+        if (!connection_read_answer(c, error, params, &a))
+                connection_refuse(c, "unavailable");
+        else if (strcmp(a.verdict, "inspect") == 0)
+                connection_hand(c);
+        else if (strcmp(a.verdict, "pass") != 0)
+                connection_refuse(c, NULL);
+        else if (read_addresses(c, params) < 0)
+                connection_refuse(c, "unavailable");
+        else
+                connection_dial(c);
+}
+
+json_t *connection_params(const Connection *c) {
+        static const char *const protocols[] = { [EGRESS_TLS] = "tls", [EGRESS_HTTP] = "http", [EGRESS_RAW] = "raw" };
+        bool tls = c->seen == EGRESS_TLS && c->hello.has_sni;
+        _cleanup_free_ char *host = NULL, *path = NULL;
+
+        /* JSON carries text only. A byte that is not part of any becomes \xNN, and no name or path that has it is allowed. */
+        host = c->host ? text_escape(c->host, strlen(c->host), false) : NULL;
+        path = c->path ? text_escape(c->path, strlen(c->path), false) : NULL;
+        if ((c->host && !host) || (c->path && !path))
+                return NULL;
+
+        return json_pack("{s:s*, s:s*, s:i, s:s, s:s*, s:b, s:s*, s:s*, s:s*}",
+                         "address", c->address[0] ? c->address : NULL, "name", c->address[0] ? NULL : c->asked_name, "port", c->port,
+                         "protocol", protocols[c->seen], "sni", tls ? c->hello.sni : NULL, "ech", c->seen == EGRESS_TLS && c->hello.has_ech,
+                         "host", host, "method", c->method, "path", path);
+}
+
+void connection_ask(Connection *c) {
+        int r;
+
+        connection_quiet(c);
+        c->state = STATE_ASK;
+        r = connection_call(c, c->proxy->egress, EGRESS_INTERFACE ".Connect", connection_params(c), NULL, 0, ASK_USEC, on_decided);
+        if (r < 0)
+                connection_refuse(c, "unavailable");
+}
+
+/* ---- look ---- */
+
+static void on_looked(IpcClient *client, const char *error, json_t *params, bool more, void *userdata) {
+        static const char ok[] = "HTTP/1.1 200 Connection established\r\n\r\n";
+        Connection *c = userdata;
+        Answer a;
+
+        if (!connection_called(c))
+                return;
+
+        if (!connection_read_answer(c, error, params, &a)) {
+                connection_refuse(c, "unavailable");
+                return;
+        }
+        if (strcmp(a.verdict, "deny") == 0 || !a.protocol) {
+                connection_refuse(c, NULL);
+                return;
+        }
+
+        c->expected = strcmp(a.protocol, "tls") == 0 ? EGRESS_TLS : strcmp(a.protocol, "http") == 0 ? EGRESS_HTTP : EGRESS_RAW;
+        if (c->absolute) {
+                connection_ask(c);
+                return;
+        }
+        if (c->by_proxy_head) {
+                if (send(c->fd, ok, sizeof(ok) - 1, MSG_DONTWAIT | MSG_NOSIGNAL) != sizeof(ok) - 1) {
+                        connection_reset(c);
+                        return;
+                }
+                c->by_proxy_head = false;
+        }
+
+        if (c->expected == EGRESS_RAW) {
+                c->seen = EGRESS_RAW; /* whoever speaks first */
+                connection_ask(c);
+        } else
+                connection_watch_first_bytes(c, STATE_PEEK, FIRST_BYTES_USEC);
+}
+
+void connection_look(Connection *c) {
+        json_t *params;
+        int r;
+
+        connection_quiet(c);
+        c->state = STATE_LOOK;
+        params = json_pack("{s:s*, s:s*, s:i}", "address", c->address[0] ? c->address : NULL,
+                           "name", c->address[0] ? NULL : c->asked_name, "port", c->port);
+        r = connection_call(c, c->proxy->egress, EGRESS_INTERFACE ".Look", params, NULL, 0, LOOK_USEC, on_looked);
+        if (r < 0)
+                connection_refuse(c, "unavailable");
+}
+
+/* ---- beginning, time, end ---- */
+
+static int on_timeout(sd_event_source *s, uint64_t usec, void *userdata) {
+        Connection *c = userdata;
+
+        switch (c->state) {
+        case STATE_DIAL:
+                connection_dial(c);
+                break;
+        case STATE_PEEK:
+        case STATE_HEAD:
+                c->seen = c->expected; /* nothing to wait for any more */
+                c->has_seen = true;
+                connection_refuse(c, "malformed");
+                break;
+        case STATE_REFUSE:
+                connection_reset(c);
+                break;
+        default:
+                (void) connection_free(c);
+                break;
+        }
+        return 0;
+}
+
+void connection_begin(Proxy *p, int fd, bool explicit_proxy, const struct sockaddr_in *local, const struct sockaddr_in *peer) {
+        Connection *c;
+        int one = 1;
+
+        c = calloc(1, sizeof(*c));
+        if (!c) {
+                (void) fd_close(fd);
+                return;
+        }
+
+        *c = (Connection) {
+                .proxy = p,
+                .fd = fd,
+                .origin_fd = -1,
+                .peer = *peer,
+                .port = ntohs(local->sin_port),
+                .by_proxy_head = explicit_proxy,
+                .began_usec = time_boottime(),
+        };
+        c->next = p->connections;
+        c->prev = &p->connections;
+        if (c->next)
+                c->next->prev = &c->next;
+        p->connections = c;
+        p->n_connections++;
+
+        (void) setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+        (void) setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof(one));
+        if (explicit_proxy) {
+                connection_watch_first_bytes(c, STATE_HEAD, FIRST_BYTES_USEC);
+                return;
+        }
+        if (!inet_ntop(AF_INET, &local->sin_addr, c->address, sizeof(c->address)))
+                connection_reset(c);
+        else
+                connection_look(c);
+}
+
+void connections_cut_all(Proxy *p, const char *reason) {
+        if (p->connections)
+                log_notice("%zu connections are cut: %s", p->n_connections, reason);
+        while (p->connections)
+                connection_reset(p->connections);
+}
+
+void connections_done(Proxy *p) {
+        while (p->connections)
+                connection_reset(p->connections);
+        while (p->dead) {
+                Connection *c = p->dead;
+
+                p->dead = c->next;
+                if (c->next)
+                        c->next->prev = &p->dead;
+                connection_release(c);
+        }
+}
+
+void connections_cut_grant(Proxy *p, uint64_t grant) {
+        for (Connection *c = p->connections; c; c = c->next)
+                if (c->grant == grant) {
+                        c->grant = 0; /* egressd has forgotten it already */
+                        connection_reset(c);
+                        return;
+                }
+}

@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+#pragma once
+
+/* Answers the guest's DNS questions, whichever resolver it thinks it asks, with what egressd says. */
+
+#include <systemd/sd-event.h>
+
+#include "ipc/ipc.h"
+#include "util/cleanup.h"
+
+typedef struct DnsServer DnsServer;
+
+enum {
+        DNS_PENDING_MAX = 256,    /* questions that wait for egressd */
+        DNS_STREAMS_MAX = 32,     /* TCP connections */
+        DNS_STREAM_SEC = 10,
+        DNS_RATE = 500,           /* questions a second; twice as many in a burst, others are dropped */
+};
+
+/* `client` speaks to egressd; borrowed. */
+int dns_server_new(DnsServer **ret, sd_event *event, IpcClient *client);
+DnsServer *dns_server_free(DnsServer *s);
+DEFINE_CLEANUP(DnsServer *, dns_server_free)
+
+/* Each takes the descriptor over on success. */
+int dns_server_add_udp(DnsServer *s, int fd);
+int dns_server_add_tcp(DnsServer *s, int fd);

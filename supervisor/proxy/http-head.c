@@ -1,0 +1,295 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+
+/*
+ * llhttp reads, in its strict mode: no bare line feeds, no Content-Length beside Transfer-Encoding, no header
+ * names with spaces. What it leaves open and two readers could still read differently is refused here: continued header lines,
+ * two Host headers, another version than 1.0 and 1.1.
+ *
+ * The parser is paused at the end of each head and of each message, so that the caller can hold a head back until it
+ * is decided, and knows which bytes belong to which request.
+ */
+
+#include <errno.h>
+#include <llhttp.h>
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+#include "proxy/http-head.h"
+
+struct HttpFollower {
+        llhttp_t parser;
+        llhttp_settings_t settings;
+        HttpRequest request;
+        char target[HTTP_HEAD_MAX], field[32], host[HTTP_HOST_MAX + 1];
+        size_t n_target, n_field, n_host, n_head;
+        unsigned n_hosts;
+        bool field_is_long, in_value;
+        bool in_head, broken;
+        bool at_line_start;  /* of a head: the byte before was a line feed */
+        HttpOutcome paused;
+};
+
+static HttpFollower *follower_of(llhttp_t *parser) {
+        return parser->data;
+}
+
+static int on_begin(llhttp_t *parser) {
+        HttpFollower *f = follower_of(parser);
+
+        f->n_target = f->n_field = f->n_host = 0;
+        f->n_hosts = 0;
+        f->field_is_long = f->in_value = false;
+        f->request = (HttpRequest) {};
+        return 0;
+}
+
+static int append(char *buffer, size_t max, size_t *n, const char *at, size_t size) {
+        if (size > max - 1 - *n)
+                return -1;
+        memcpy(buffer + *n, at, size);
+        *n += size;
+        buffer[*n] = '\0';
+        return 0;
+}
+
+static int on_url(llhttp_t *parser, const char *at, size_t size) {
+        HttpFollower *f = follower_of(parser);
+
+        return append(f->target, sizeof(f->target), &f->n_target, at, size);
+}
+
+static int on_field(llhttp_t *parser, const char *at, size_t size) {
+        HttpFollower *f = follower_of(parser);
+
+        if (f->in_value) {
+                f->in_value = false;
+                f->n_field = 0;
+                f->field_is_long = false;
+        }
+        if (append(f->field, sizeof(f->field), &f->n_field, at, size) < 0)
+                f->field_is_long = true;
+        return 0;
+}
+
+static int on_value(llhttp_t *parser, const char *at, size_t size) {
+        HttpFollower *f = follower_of(parser);
+        bool host = !f->field_is_long && strcasecmp(f->field, "host") == 0;
+
+        if (!f->in_value) {
+                f->in_value = true;
+                if (host && f->n_hosts++ > 0)
+                        return -1;
+        }
+        return host ? append(f->host, sizeof(f->host), &f->n_host, at, size) : 0;
+}
+
+static int on_head(llhttp_t *parser) {
+        HttpFollower *f = follower_of(parser);
+
+        if (parser->http_major != 1 || parser->http_minor > 1)
+                return -1;
+
+        while (f->n_host > 0 && (f->host[f->n_host - 1] == ' ' || f->host[f->n_host - 1] == '\t'))
+                f->host[--f->n_host] = '\0';
+        if (f->n_target == 0)
+                return -1;
+        if (f->n_host == 0)
+                f->host[0] = '\0';
+
+        f->request = (HttpRequest) {
+                .method = llhttp_method_name((llhttp_method_t) parser->method),
+                .target = f->target,
+                .host = f->n_hosts > 0 ? f->host : NULL,
+                .upgrade = parser->upgrade || parser->method == HTTP_CONNECT,
+                .minor = parser->http_minor,
+        };
+        f->paused = HTTP_HEAD_END;
+        return HPE_PAUSED;
+}
+
+static int on_end(llhttp_t *parser) {
+        follower_of(parser)->paused = HTTP_MESSAGE_END;
+        return HPE_PAUSED;
+}
+
+int http_follower_new(HttpFollower **ret) {
+        HttpFollower *f;
+
+        f = calloc(1, sizeof(*f));
+        if (!f)
+                return -ENOMEM;
+
+        llhttp_settings_init(&f->settings);
+        f->settings.on_message_begin = on_begin;
+        f->settings.on_url = on_url;
+        f->settings.on_header_field = on_field;
+        f->settings.on_header_value = on_value;
+        f->settings.on_headers_complete = on_head;
+        f->settings.on_message_complete = on_end;
+        llhttp_init(&f->parser, HTTP_REQUEST, &f->settings);
+        f->parser.data = f;
+        f->in_head = true;
+        *ret = f;
+        return 0;
+}
+
+HttpFollower *http_follower_free(HttpFollower *f) {
+        free(f);
+        return NULL;
+}
+
+/* A line of a head that begins with white space continues the one before: some readers join them, some do not. */
+static bool has_continued_line(HttpFollower *f, const char *data, size_t size) {
+        for (size_t i = 0; i < size; i++) {
+                if (f->at_line_start && (data[i] == ' ' || data[i] == '\t'))
+                        return true;
+                f->at_line_start = data[i] == '\n';
+        }
+        return false;
+}
+
+static HttpOutcome follower_break(HttpFollower *f, size_t *ret_taken) {
+        f->broken = true;
+        *ret_taken = 0;
+        return HTTP_REFUSED;
+}
+
+HttpOutcome http_follower_feed(HttpFollower *f, const char *data, size_t size, size_t *ret_taken) {
+        bool was_in_head = f->in_head;
+        llhttp_errno_t e;
+        size_t taken;
+
+        if (f->broken)
+                return follower_break(f, ret_taken);
+
+        f->paused = HTTP_NEED_MORE;
+        e = llhttp_execute(&f->parser, data, size);
+        if (e == HPE_PAUSED) {
+                taken = (size_t) (llhttp_get_error_pos(&f->parser) - data);
+                llhttp_resume(&f->parser);
+        } else if (e == HPE_OK)
+                taken = size;
+        else
+                return follower_break(f, ret_taken);
+
+        if (was_in_head) {
+                f->n_head += taken;
+                if (f->n_head > HTTP_HEAD_MAX || has_continued_line(f, data, taken))
+                        return follower_break(f, ret_taken);
+        }
+        if (f->paused == HTTP_HEAD_END)
+                f->in_head = false;
+        if (f->paused == HTTP_MESSAGE_END) {
+                f->in_head = true;
+                f->at_line_start = false;
+                f->n_head = 0;
+        }
+
+        *ret_taken = taken;
+        return f->paused;
+}
+
+const HttpRequest *http_follower_request(const HttpFollower *f) {
+        return &f->request;
+}
+
+bool http_follower_in_head(const HttpFollower *f) {
+        return f->in_head;
+}
+
+HttpLook http_looks_like(const uint8_t *data, size_t size) {
+        size_t i = 0;
+
+        while (i < size && i < 24 && ((data[i] >= 'A' && data[i] <= 'Z') || data[i] == '-'))
+                i++;
+        if (i == size && i < 24)
+                return HTTP_LOOK_MAYBE;
+        return i > 0 && i < size && data[i] == ' ' ? HTTP_LOOK_YES : HTTP_LOOK_NO;
+}
+
+bool http_split_authority(const char *authority, uint16_t default_port, char ret_host[static HTTP_HOST_MAX + 1], uint16_t *ret_port) {
+        const char *colon = strrchr(authority, ':'), *bracket = strrchr(authority, ']');
+        unsigned port = default_port;
+        size_t n;
+
+        if (bracket && colon && colon < bracket)
+                colon = NULL;
+        if (colon) {
+                size_t digits = strspn(colon + 1, "0123456789");
+
+                if (digits < 1 || digits > 5 || colon[1 + digits] != '\0' || sscanf(colon + 1, "%u", &port) != 1)
+                        return false;
+        }
+        n = colon ? (size_t) (colon - authority) : strlen(authority);
+        if (n < 1 || n > HTTP_HOST_MAX || port < 1 || port > 65535)
+                return false;
+        for (size_t i = 0; i < n; i++)
+                if (authority[i] <= ' ' || authority[i] >= 0x7f)
+                        return false;
+
+        memcpy(ret_host, authority, n);
+        ret_host[n] = '\0';
+        *ret_port = (uint16_t) port;
+        return true;
+}
+
+bool http_split_absolute(const char *target, char ret_authority[static HTTP_HOST_MAX + 1], const char **ret_path) {
+        const char *authority = target + strlen("http://");
+        size_t n;
+
+        if (strncasecmp(target, "http://", strlen("http://")) != 0)
+                return false;
+        n = strcspn(authority, "/?#");
+        if (n < 1 || n > HTTP_HOST_MAX || memchr(authority, '@', n))
+                return false;
+        if (authority[n] != '\0' && authority[n] != '/')
+                return false;
+
+        memcpy(ret_authority, authority, n);
+        ret_authority[n] = '\0';
+        *ret_path = authority[n] == '/' ? authority + n : "/";
+        return true;
+}
+
+static bool line_is_for_proxy(const char *line, size_t n) {
+        static const char *const dropped[] = { "connection:", "keep-alive:", "upgrade:" };
+
+        if (n >= 6 && strncasecmp(line, "proxy-", 6) == 0)
+                return true;
+        for (size_t i = 0; i < ELEMENTSOF(dropped); i++)
+                if (n >= strlen(dropped[i]) && strncasecmp(line, dropped[i], strlen(dropped[i])) == 0)
+                        return true;
+        return false;
+}
+
+char *http_rewrite_head(const char *head, size_t size, const HttpRequest *request, const char *path, size_t *ret_size) {
+        static const char last[] = "Connection: close\r\n\r\n";
+        const char *end = head + size, *line;
+        char *out;
+        size_t n;
+
+        /* The path is part of the old head; the rest can only get shorter, but for `last`. */
+        out = malloc(size + strlen(path) + sizeof(last) + 32);
+        if (!out)
+                return NULL;
+        n = (size_t) sprintf(out, "%s %s HTTP/1.%u\r\n", request->method, path, request->minor);
+
+        line = memchr(head, '\n', size);
+        for (line = line ? line + 1 : end; line < end;) {
+                const char *next = memchr(line, '\n', (size_t) (end - line));
+                size_t length = next ? (size_t) (next + 1 - line) : (size_t) (end - line);
+
+                if (length <= 2)
+                        break;
+                if (!line_is_for_proxy(line, length)) {
+                        memcpy(out + n, line, length);
+                        n += length;
+                }
+                line += length;
+        }
+
+        memcpy(out + n, last, sizeof(last) - 1);
+        *ret_size = n + sizeof(last) - 1;
+        return out;
+}

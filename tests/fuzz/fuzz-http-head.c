@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+
+/* In one piece or byte by byte: the same heads end at the same places. */
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "proxy/http-head.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+typedef struct Seen {
+        HttpOutcome last;
+        size_t sum, n_heads;
+} Seen;
+
+static Seen follow(const char *data, size_t size, size_t piece) {
+        _cleanup_(http_follower_freep) HttpFollower *f = NULL;
+        Seen seen = {};
+        unsigned idle = 0;
+
+        if (http_follower_new(&f) < 0)
+                abort();
+        for (size_t at = 0; at < size;) {
+                size_t m = size - at < piece ? size - at : piece, taken;
+                HttpOutcome o = http_follower_feed(f, data + at, m, &taken);
+
+                if (taken > m || (taken == 0 && ++idle > size + 8))
+                        abort();
+                at += taken;
+                seen.last = o;
+                if (o == HTTP_REFUSED)
+                        return seen;
+                if (o == HTTP_HEAD_END) {
+                        const HttpRequest *q = http_follower_request(f);
+
+                        seen.n_heads++;
+                        seen.sum += at + strlen(q->method) + strlen(q->target) + (q->host ? strlen(q->host) : 0);
+                }
+        }
+        return seen;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+        Seen a, b;
+
+        if (size > 2 * HTTP_HEAD_MAX)
+                return 0;
+
+        a = follow((const char *) data, size, size ? size : 1);
+        b = follow((const char *) data, size, 1);
+        if (a.n_heads > b.n_heads || (a.last != HTTP_REFUSED && (a.n_heads != b.n_heads || a.sum != b.sum)))
+                abort();
+        return 0;
+}

@@ -1,0 +1,11 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+# Tests on the booted image. They start from an empty environment, under the system's own Python.
+
+T ?=
+TEST_FILES := $(if $(T),$(sort $(wildcard tests/*/test_*$(T)*.py)),tests/integration $(wildcard tests/adversary))
+
+.PHONY: integration
+integration: image-root templates ## integration tests on the booted image
+	@[ -n "$(strip $(TEST_FILES))" ] || { echo 'no test file has "$(T)" in its name' >&2; exit 1; }
+	@env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 CACHE="$(CACHE)" PYTHONDONTWRITEBYTECODE=1 \
+		/usr/bin/python3 -m pytest -p no:cacheprovider --color=no -q --durations=5 --tb=short $(TEST_FILES)

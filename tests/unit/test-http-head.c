@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <string.h>
+
+#include "proxy/http-head.h"
+
+/* What the follower saw, in pieces of `piece` bytes: "[head-bytes:METHOD target host]" "{body and end bytes}". */
+static const char *follow(const char *data, size_t piece) {
+        static char out[4096];
+        _cleanup_(http_follower_freep) HttpFollower *f = NULL;
+        size_t size = strlen(data), since = 0, n = 0;
+
+        assert_return_code(http_follower_new(&f), 0);
+        out[0] = '\0';
+        for (size_t at = 0; at < size;) {
+                size_t m = size - at < piece ? size - at : piece, taken;
+                HttpOutcome o = http_follower_feed(f, data + at, m, &taken);
+                const HttpRequest *q = http_follower_request(f);
+
+                assert_true(taken <= m);
+                at += taken;
+                since += taken;
+                switch (o) {
+                case HTTP_NEED_MORE:
+                        assert_int_equal(taken, m);
+                        break;
+                case HTTP_HEAD_END:
+                        n += (size_t) snprintf(out + n, sizeof(out) - n, "[%zu:%s %s %s%s]", since, q->method, q->target, q->host ?: "-", q->upgrade ? " upgrade" : "");
+                        since = 0;
+                        break;
+                case HTTP_MESSAGE_END:
+                        n += (size_t) snprintf(out + n, sizeof(out) - n, "{%zu}", since);
+                        since = 0;
+                        break;
+                case HTTP_REFUSED:
+                        (void) snprintf(out + n, sizeof(out) - n, "!");
+                        assert_int_equal(http_follower_feed(f, data, size, &taken), HTTP_REFUSED);
+                        return out;
+                }
+        }
+        return out;
+}
+
+static void check(const char *data, const char *expected) {
+        for (size_t piece = 1; piece < 100; piece++)
+                assert_string_equal(follow(data, piece), expected);
+}
+
+static void test_requests(void **state) {
+        check("GET / HTTP/1.1\r\nHost: a.example\r\n\r\n", "[35:GET / a.example]");
+        check("GET / HTTP/1.1\r\nhost:a.example:80  \r\nX: y\r\n\r\n", "[45:GET / a.example:80]");
+        check("GET / HTTP/1.0\r\n\r\n", "[18:GET / -]");
+        check("GET / HTTP/1.0\r\n\r\nGET /x HTTP/1.1\r\nHost: b\r\n\r\n", "[18:GET / -]{0}!"); /* nothing may follow it */
+        check("POST /x HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhelloGET /y HTTP/1.1\r\nHost: b\r\n\r\n",
+              "[48:POST /x a]{5}[28:GET /y b]");
+        check("PUT /x HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\nGET /y HTTP/1.1\r\nHost: b\r\n\r\n",
+              "[56:PUT /x a]{13}[28:GET /y b]");
+}
+
+/* The body of one request may look like another: it is none. */
+static void test_smuggling(void **state) {
+        check("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 28\r\n\r\nGET / HTTP/1.1\r\nHost: b\r\n\r\nX", "[48:POST / a]{28}");
+        check("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n", "!");
+        check("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabc", "!");
+        check("GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", "!");
+        check("GET / HTTP/1.1\r\nHost: a\r\nX: y\r\n Host: b\r\n\r\n", "!");
+        check("GET / HTTP/1.1\r\nHost : a\r\n\r\n", "!");
+        check("GET / HTTP/1.1\nHost: a\n\n", "!");
+        check("GET / HTTP/2.0\r\nHost: a\r\n\r\n", "!");
+        check("SSH-2.0-x\r\n", "!");
+        check("GET / HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: h2c\r\n\r\n", "[62:GET / a upgrade]");
+        check("CONNECT a.example:443 HTTP/1.1\r\nHost: a.example:443\r\n\r\n", "[55:CONNECT a.example:443 a.example:443 upgrade]");
+}
+
+static void test_long_head(void **state) {
+        _cleanup_(http_follower_freep) HttpFollower *f = NULL;
+        const char *start = "GET / HTTP/1.1\r\nHost: a\r\nX: ";
+        char fill[1000];
+        HttpOutcome o = HTTP_NEED_MORE;
+        size_t taken;
+
+        memset(fill, 'x', sizeof(fill));
+        assert_return_code(http_follower_new(&f), 0);
+        assert_int_equal(http_follower_feed(f, start, strlen(start), &taken), HTTP_NEED_MORE);
+        for (int i = 0; i < 17; i++)
+                o = http_follower_feed(f, fill, sizeof(fill), &taken);
+        assert_int_equal(o, HTTP_REFUSED);
+}
+
+static void test_look(void **state) {
+        static const struct {
+                const char *text;
+                HttpLook look;
+        } cases[] = {
+                { "GET / HTTP/1.1", HTTP_LOOK_YES }, { "GET", HTTP_LOOK_MAYBE }, { "G", HTTP_LOOK_MAYBE }, { "M-SEARCH *", HTTP_LOOK_YES },
+                { "get /", HTTP_LOOK_NO }, { "SSH-2.0-x", HTTP_LOOK_NO }, { " GET", HTTP_LOOK_NO }, { "\x16\x03\x01", HTTP_LOOK_NO },
+                { "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA", HTTP_LOOK_NO },
+        };
+
+        for (size_t i = 0; i < ELEMENTSOF(cases); i++)
+                assert_int_equal(http_looks_like((const uint8_t *) cases[i].text, strlen(cases[i].text)), cases[i].look);
+}
+
+static void test_split(void **state) {
+        char host[HTTP_HOST_MAX + 1];
+        const char *path;
+        uint16_t port;
+
+        assert_true(http_split_authority("a.example:8443", 443, host, &port));
+        assert_string_equal(host, "a.example");
+        assert_int_equal(port, 8443);
+        assert_true(http_split_authority("a.example", 443, host, &port));
+        assert_int_equal(port, 443);
+        assert_true(http_split_authority("[::1]:80", 443, host, &port));
+        assert_string_equal(host, "[::1]");
+        assert_true(http_split_authority("[::1]", 443, host, &port));
+        assert_int_equal(port, 443);
+        assert_false(http_split_authority("a:", 443, host, &port));
+        assert_false(http_split_authority("a:0", 443, host, &port));
+        assert_false(http_split_authority("a:65536", 443, host, &port));
+        assert_false(http_split_authority("a:+80", 443, host, &port));
+        assert_false(http_split_authority(":80", 443, host, &port));
+        assert_false(http_split_authority("", 443, host, &port));
+
+        assert_true(http_split_absolute("http://a.example:81/x?y", host, &path));
+        assert_string_equal(host, "a.example:81");
+        assert_string_equal(path, "/x?y");
+        assert_true(http_split_absolute("HTTP://a.example", host, &path));
+        assert_string_equal(path, "/");
+        assert_false(http_split_absolute("http://u:p@a.example/", host, &path));
+        assert_false(http_split_absolute("https://a.example/", host, &path));
+        assert_false(http_split_absolute("http:///x", host, &path));
+        assert_false(http_split_absolute("http://a?x", host, &path));
+        assert_false(http_split_absolute("/x", host, &path));
+}
+
+static void test_rewrite(void **state) {
+        static const char head[] = "POST http://a.example/x HTTP/1.1\r\nHost: a.example\r\nProxy-Connection: keep-alive\r\nproxy-authorization: x\r\n"
+                                   "Connection: keep-alive, X-Y\r\nContent-Length: 5\r\n\r\n";
+        static const char expected[] = "POST /x HTTP/1.1\r\nHost: a.example\r\nContent-Length: 5\r\nConnection: close\r\n\r\n";
+        _cleanup_(http_follower_freep) HttpFollower *f = NULL;
+        _cleanup_free_ char *out = NULL;
+        size_t taken, n;
+
+        assert_return_code(http_follower_new(&f), 0);
+        assert_int_equal(http_follower_feed(f, head, sizeof(head) - 1, &taken), HTTP_HEAD_END);
+        assert_int_equal(taken, sizeof(head) - 1);
+        out = http_rewrite_head(head, taken, http_follower_request(f), "/x", &n);
+        assert_non_null(out);
+        assert_int_equal(n, sizeof(expected) - 1);
+        assert_memory_equal(out, expected, n);
+}
+
+int main(void) {
+        const struct CMUnitTest tests[] = {
+                cmocka_unit_test(test_requests),
+                cmocka_unit_test(test_smuggling),
+                cmocka_unit_test(test_long_head),
+                cmocka_unit_test(test_look),
+                cmocka_unit_test(test_split),
+                cmocka_unit_test(test_rewrite),
+        };
+
+        return cmocka_run_group_tests(tests, NULL, NULL);
+}

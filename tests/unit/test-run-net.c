@@ -1,0 +1,434 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+
+/*
+ * A run's namespace in the running kernel, with this test as the guest: it attaches to tap0 as QEMU
+ * does, writes Ethernet frames and looks at what comes back. Needs root and /dev/net/tun. Private mount and
+ * network namespaces; nothing of it is left behind.
+ */
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <linux/if_tun.h>
+#include <linux/virtio_net.h>
+#include <net/ethernet.h>
+#include <net/if.h>
+#include <net/if_arp.h>
+#include <netinet/if_ether.h>
+#include <netinet/ip.h>
+#include <netinet/ip_icmp.h>
+#include <netinet/tcp.h>
+#include <netinet/udp.h>
+#include <poll.h>
+#include <sched.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <sys/wait.h>
+#include <cmocka.h>
+
+#include "net/run-net.h"
+#include "net/run-ruleset.h"
+#include "util/cleanup.h"
+#include "util/text.h"
+
+#define RUN "r000000000abc"
+#define NETNS "/run/netns/anchor-" RUN
+#define WAIT_MSEC 500
+
+static const uint8_t guest_mac[6] = { 2, 0, 0, 0, 0, 2 };
+static int home = -1; /* the network namespace where the tests start */
+
+static void must(int r) {
+        if (r < 0)
+                fail_msg("%s", strerror(errno));
+}
+
+static int group_setup(void **state) {
+        FILE *f;
+
+        must(unshare(CLONE_NEWNS | CLONE_NEWNET));
+        if (mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0)
+                assert_int_equal(errno, EINVAL); /* a chroot, see test-fence-kernel.c */
+        must(mount("tmpfs", "/run", "tmpfs", 0, NULL));
+        must(mkdir("/run/anchorhold", 0755));
+        must(mkdir("/run/anchorhold/run", 0755));
+        f = fopen("/run/group", "we");
+        assert_non_null(f);
+        fprintf(f, "root:x:0:\nanchorhold-tap:x:994:\n");
+        fclose(f);
+        must(mount("/run/group", "/etc/group", NULL, MS_BIND, NULL));
+        must(mount("tmpfs", "/dev", "tmpfs", 0, NULL));
+        must(mkdir("/dev/net", 0755));
+        must(mknod("/dev/net/tun", S_IFCHR | 0666, makedev(10, 200)));
+        must(home = open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC));
+        return 0;
+}
+
+static int setup(void **state) {
+        const char *step = NULL;
+        int r;
+
+        must(setns(home, CLONE_NEWNET));
+        r = run_net_up(RUN, &step);
+        if (r < 0)
+                fail_msg("%s: %s", step, strerror(-r));
+        return 0;
+}
+
+static int teardown(void **state) {
+        const char *step;
+
+        must(setns(home, CLONE_NEWNET));
+        assert_int_equal(run_net_down(RUN, &step), 0);
+        assert_int_equal(access(NETNS, F_OK), -1);
+        assert_int_equal(access("/run/anchorhold/run/" RUN, F_OK), -1);
+        return 0;
+}
+
+/* ---- the guest ---- */
+
+typedef struct Frame {
+        struct virtio_net_hdr vnet;
+        struct ether_header ether;
+        struct iphdr ip;
+        union {
+                struct tcphdr tcp;
+                struct udphdr udp;
+                struct icmphdr icmp;
+                uint8_t raw[512];
+        };
+} __attribute__((__packed__)) Frame;
+
+static int attach(void) {
+        struct ifreq req = { .ifr_name = RUN_NET_TAP, .ifr_flags = IFF_TAP | IFF_NO_PI | IFF_VNET_HDR };
+        _cleanup_fd_ int inet = -1;
+        int fd;
+
+        must(fd = open("/dev/net/tun", O_RDWR | O_CLOEXEC | O_NONBLOCK));
+        must(ioctl(fd, TUNSETIFF, &req));
+
+        /* the kernel drops what it sends until it has noticed, a while later, that somebody attached */
+        must(inet = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+        for (unsigned i = 0; i < 300 && !(req.ifr_flags & IFF_RUNNING); i++) {
+                usleep(10 * 1000);
+                must(ioctl(inet, SIOCGIFFLAGS, &req));
+        }
+        usleep(20 * 1000);
+        return fd;
+}
+
+static void answer_arp(int tap, const uint8_t *request, size_t size) {
+        struct {
+                struct virtio_net_hdr vnet;
+                struct ether_header ether;
+                struct ether_arp arp;
+        } __attribute__((__packed__)) reply = {};
+        struct ether_arp arp;
+        struct in_addr guest;
+
+        if (size < sizeof(reply.vnet) + sizeof(reply.ether) + sizeof(arp))
+                return;
+        memcpy(&arp, request + sizeof(reply.vnet) + sizeof(reply.ether), sizeof(arp));
+        inet_pton(AF_INET, RUN_NET_GUEST, &guest);
+        if (memcmp(arp.arp_tpa, &guest, 4) != 0)
+                return;
+        memcpy(reply.ether.ether_dhost, arp.arp_sha, 6);
+        memcpy(reply.ether.ether_shost, guest_mac, 6);
+        reply.ether.ether_type = htons(ETHERTYPE_ARP);
+        reply.arp = arp;
+        reply.arp.arp_op = htons(ARPOP_REPLY);
+        memcpy(reply.arp.arp_sha, guest_mac, 6);
+        memcpy(reply.arp.arp_spa, &guest, 4);
+        memcpy(reply.arp.arp_tha, arp.arp_sha, 6);
+        memcpy(reply.arp.arp_tpa, arp.arp_spa, 4);
+        must((int) write(tap, &reply, sizeof(reply)));
+}
+
+/* The next IPv4 packet to the guest; false if none comes in time. */
+static bool receive(int tap, Frame *ret) {
+        struct pollfd p = { .fd = tap, .events = POLLIN };
+
+        while (poll(&p, 1, WAIT_MSEC) > 0) {
+                Frame f = {};
+                ssize_t n = read(tap, &f, sizeof(f));
+
+                if (n < (ssize_t) offsetof(Frame, ip))
+                        continue;
+                if (f.ether.ether_type == htons(ETHERTYPE_ARP))
+                        answer_arp(tap, (uint8_t *) &f, (size_t) n);
+                if (f.ether.ether_type == htons(ETHERTYPE_IP)) {
+                        *ret = f;
+                        return true;
+                }
+        }
+        return false;
+}
+
+static uint16_t checksum(const void *data, size_t size) {
+        const uint8_t *p = data;
+        uint32_t sum = 0;
+
+        for (size_t i = 0; i < size; i += 2)
+                sum += (uint32_t) p[i] << 8 | p[i + 1];
+        while (sum >> 16)
+                sum = (sum & 0xffff) + (sum >> 16);
+        return htons((uint16_t) ~sum);
+}
+
+/* Sends a SYN, a datagram or an echo request. */
+static void send_from(int tap, const char *source, uint8_t protocol, const char *address, uint16_t port) {
+        Frame f = {};
+        size_t size = protocol == IPPROTO_TCP ? sizeof(f.tcp) : sizeof(f.udp);
+        struct ifreq own = {};
+
+        must(ioctl(tap, SIOCGIFHWADDR, &own));
+        memcpy(f.ether.ether_dhost, own.ifr_hwaddr.sa_data, 6);
+        memcpy(f.ether.ether_shost, guest_mac, 6);
+        f.ether.ether_type = htons(ETHERTYPE_IP);
+        f.ip = (struct iphdr) {
+                .version = 4,
+                .ihl = 5,
+                .ttl = 64,
+                .protocol = protocol,
+                .tot_len = htons((uint16_t) (sizeof(f.ip) + size)),
+        };
+        inet_pton(AF_INET, source, &f.ip.saddr);
+        inet_pton(AF_INET, address, &f.ip.daddr);
+        f.ip.check = checksum(&f.ip, sizeof(f.ip));
+
+        switch (protocol) {
+        case IPPROTO_TCP:
+                f.tcp.source = htons(40000);
+                f.tcp.dest = htons(port);
+                f.tcp.doff = 5;
+                f.tcp.syn = 1;
+                f.tcp.window = htons(1000);
+                f.vnet.flags = VIRTIO_NET_HDR_F_NEEDS_CSUM; /* so nobody checks it */
+                f.vnet.csum_start = offsetof(Frame, tcp) - sizeof(f.vnet);
+                f.vnet.csum_offset = offsetof(struct tcphdr, check);
+                break;
+        case IPPROTO_UDP:
+                f.udp.source = htons(40000);
+                f.udp.dest = htons(port);
+                f.udp.len = htons((uint16_t) size);
+                break;
+        default:
+                f.icmp.type = ICMP_ECHO;
+                f.icmp.checksum = checksum(&f.icmp, sizeof(f.icmp));
+        }
+
+        must((int) write(tap, &f, offsetof(Frame, raw) + size));
+}
+
+static void send_guest(int tap, uint8_t protocol, const char *address, uint16_t port) {
+        send_from(tap, RUN_NET_GUEST, protocol, address, port);
+}
+
+static const char *source_of(const Frame *f) {
+        static char text[INET_ADDRSTRLEN];
+
+        return inet_ntop(AF_INET, &f->ip.saddr, text, sizeof(text));
+}
+
+static int listener(int type, uint16_t port) {
+        struct sockaddr_in sin = { .sin_family = AF_INET, .sin_port = htons(port) };
+        int fd, one = 1;
+
+        must(fd = socket(AF_INET, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+        must(setsockopt(fd, SOL_IP, IP_TRANSPARENT, &one, sizeof(one)));
+        must(bind(fd, (struct sockaddr *) &sin, sizeof(sin)));
+        if (type == SOCK_STREAM)
+                must(listen(fd, 8));
+        return fd;
+}
+
+/* ---- tests ---- */
+
+static void test_build(void **state) {
+        char buffer[RUN_RULESET_SIZE];
+        unsigned n;
+        int size;
+
+        size = run_ruleset_build(buffer, sizeof(buffer), &n);
+        assert_true(size > 1000);
+        assert_int_equal(n, 16); /* table, set, chain, 3 + 4 + 1 + 5 rules */
+
+        /* never written past what it was given */
+        assert_int_equal(run_ruleset_build(buffer, 4096, &n), -ENOBUFS);
+        assert_int_equal(run_ruleset_build(buffer, 0, &n), -ENOBUFS);
+}
+
+static void test_bad_id(void **state) {
+        const char *step;
+
+        assert_int_equal(run_net_up("../../etc", &step), -EINVAL);
+        assert_int_equal(run_net_up("", &step), -EINVAL);
+        assert_int_equal(run_net_down("r000000000ab/", &step), -EINVAL);
+        assert_int_equal(run_net_down("rzzzzzzzzzzzz", &step), 0); /* nothing there is fine */
+}
+
+static void test_intercepted(void **state) {
+        _cleanup_fd_ int tap = attach(), server = listener(SOCK_STREAM, RUN_NET_PORT_INTERCEPT);
+        Frame f;
+
+        send_guest(tap, IPPROTO_TCP, "198.18.0.5", 443);
+        assert_true(receive(tap, &f));
+        assert_string_equal(source_of(&f), "198.18.0.5");
+        assert_int_equal(f.ip.protocol, IPPROTO_TCP);
+        assert_true(f.tcp.syn && f.tcp.ack && !f.tcp.rst);
+        assert_int_equal(ntohs(f.tcp.source), 443);
+}
+
+static void test_nobody_listens(void **state) {
+        _cleanup_fd_ int tap = attach();
+        Frame f;
+
+        send_guest(tap, IPPROTO_TCP, "198.19.255.255", 443);
+        assert_true(receive(tap, &f));
+        assert_true(f.tcp.rst);
+}
+
+static void test_dns(void **state) {
+        _cleanup_fd_ int tap = attach(), server = listener(SOCK_DGRAM, RUN_NET_PORT_DNS);
+        struct pollfd p = { .fd = server, .events = POLLIN };
+
+        send_guest(tap, IPPROTO_UDP, "8.8.8.8", 53);
+        assert_int_equal(poll(&p, 1, WAIT_MSEC), 1);
+}
+
+static void test_explicit_proxy(void **state) {
+        _cleanup_fd_ int tap = attach(), server = listener(SOCK_STREAM, RUN_NET_PORT_PROXY);
+        Frame f;
+
+        send_guest(tap, IPPROTO_TCP, RUN_NET_GATEWAY, RUN_NET_PORT_PROXY);
+        assert_true(receive(tap, &f));
+        assert_true(f.tcp.syn && f.tcp.ack);
+
+        send_guest(tap, IPPROTO_TCP, RUN_NET_GATEWAY, RUN_NET_PORT_INTERCEPT);
+        assert_true(receive(tap, &f));
+        assert_true(f.tcp.rst); /* the interception's own port is not the guest's to use */
+}
+
+static bool is_denied(const RunNetDenial *d, size_t n, uint8_t protocol, const char *address, uint16_t port, uint64_t packets) {
+        uint8_t a[4];
+
+        inet_pton(AF_INET, address, a);
+        for (size_t i = 0; i < n; i++)
+                if (d[i].protocol == protocol && memcmp(d[i].address, a, 4) == 0 && d[i].port == port)
+                        return d[i].packets == packets;
+        return false;
+}
+
+static void test_rejected_at_once_and_counted(void **state) {
+        _cleanup_fd_ int tap = attach(), server = listener(SOCK_STREAM, RUN_NET_PORT_INTERCEPT);
+        RunNetDenial denials[RUN_NET_MAX_DENIED];
+        size_t n;
+        Frame f;
+
+        send_guest(tap, IPPROTO_TCP, "203.0.113.9", 443);
+        assert_true(receive(tap, &f));
+        assert_true(f.ip.protocol == IPPROTO_TCP && f.tcp.rst);
+        send_guest(tap, IPPROTO_TCP, "203.0.113.9", 443);
+        assert_true(receive(tap, &f));
+
+        static const struct {
+                uint8_t protocol;
+                const char *address;
+                uint16_t port;
+        } others[] = {
+                { IPPROTO_UDP, "8.8.8.8", 123 },
+                { IPPROTO_UDP, "198.18.0.5", 443 },
+                { IPPROTO_UDP, "169.254.169.254", 80 },
+                { IPPROTO_ICMP, "1.1.1.1", 0 },
+                { IPPROTO_ICMP, RUN_NET_GATEWAY, 0 },
+        };
+        for (size_t i = 0; i < ELEMENTSOF(others); i++) {
+                send_guest(tap, others[i].protocol, others[i].address, others[i].port);
+                if (!receive(tap, &f))
+                        fail_msg("protocol %u to %s: no answer", others[i].protocol, others[i].address);
+                assert_int_equal(f.ip.protocol, IPPROTO_ICMP);
+                assert_int_equal(f.icmp.type, ICMP_DEST_UNREACH);
+                assert_int_equal(f.icmp.code, ICMP_PKT_FILTERED);
+        }
+        send_guest(tap, IPPROTO_TCP, "127.0.0.1", 22); /* the kernel calls it a martian, whoever comes first */
+        (void) receive(tap, &f);
+
+        assert_int_equal(run_net_read_denials(RUN, denials, &n), 0);
+        assert_true(is_denied(denials, n, IPPROTO_TCP, "203.0.113.9", 443, 2));
+        for (size_t i = 0; i < ELEMENTSOF(others); i++)
+                assert_true(is_denied(denials, n, others[i].protocol, others[i].address, others[i].port, 1));
+}
+
+static void test_spoofed(void **state) {
+        _cleanup_fd_ int tap = attach(), server = listener(SOCK_STREAM, RUN_NET_PORT_INTERCEPT);
+        Frame f;
+
+        send_from(tap, "203.0.113.77", IPPROTO_TCP, "198.18.0.5", 443);
+        send_from(tap, RUN_NET_GATEWAY, IPPROTO_UDP, "8.8.8.8", 53);
+        send_from(tap, "198.18.0.5", IPPROTO_ICMP, RUN_NET_GUEST, 0);
+        assert_false(receive(tap, &f));
+}
+
+static void test_flood_is_bounded(void **state) {
+        _cleanup_fd_ int tap = attach();
+        RunNetDenial denials[RUN_NET_MAX_DENIED];
+        size_t n;
+        Frame f;
+
+        for (uint16_t port = 1000; port < 2000; port++)
+                send_guest(tap, IPPROTO_UDP, "8.8.8.8", port);
+        while (receive(tap, &f))
+                ;
+        assert_int_equal(run_net_read_denials(RUN, denials, &n), 0);
+        assert_int_equal(n, RUN_NET_MAX_DENIED);
+
+        /* and still rejects what is new */
+        send_guest(tap, IPPROTO_TCP, "203.0.113.9", 443);
+        assert_true(receive(tap, &f));
+        assert_true(f.tcp.rst);
+}
+
+static void test_again(void **state) {
+        struct stat before, after;
+        const char *step;
+        uint64_t start;
+
+        must(stat(NETNS, &before));
+        must(setns(home, CLONE_NEWNET));
+        assert_int_equal(run_net_up(RUN, &step), 0); /* over what is there */
+        must(stat(NETNS, &after));
+        assert_true(before.st_ino != after.st_ino);
+
+        must(setns(home, CLONE_NEWNET));
+        start = time_monotonic();
+        assert_int_equal(run_net_down(RUN, &step), 0);
+        print_message("down: %lu us\n", (unsigned long) (time_monotonic() - start));
+        must(setns(home, CLONE_NEWNET));
+        start = time_monotonic();
+        assert_int_equal(run_net_up(RUN, &step), 0);
+        print_message("up: %lu us\n", (unsigned long) (time_monotonic() - start));
+}
+
+int main(void) {
+#define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
+        const struct CMUnitTest tests[] = {
+                cmocka_unit_test(test_build),
+                cmocka_unit_test(test_bad_id),
+                T(test_intercepted),
+                T(test_nobody_listens),
+                T(test_dns),
+                T(test_explicit_proxy),
+                T(test_rejected_at_once_and_counted),
+                T(test_spoofed),
+                T(test_flood_is_bounded),
+                T(test_again),
+        };
+
+        return cmocka_run_group_tests(tests, group_setup, NULL);
+}
