@@ -49,7 +49,11 @@ static void record_change(Manager *m, EnforcerId id, bool ok) {
 }
 
 static int note_running(const LedgerItem *item, void *userdata) {
-        struct { Manager *m; EnforcerId id; bool ok; } *c = userdata;
+        struct {
+                Manager *m;
+                EnforcerId id;
+                bool ok;
+        } *c = userdata;
 
         manager_note(c->m, item->id, item->run[0] ? item->run : NULL, c->ok ? "enforcer.back" : "enforcer.lost", "%s: %s",
                      names[c->id], c->ok ? "answers again" : c->m->enforcers[c->id].reason);

@@ -288,8 +288,9 @@ static void ending_complete(Ending *e, int r) {
 
         if (r < 0) {
                 /* what it sent was no file, too large, or the disk is full: that is how this run ended */
-                const char *why = r == -EFBIG ? "the result is larger than the workflow allows"
-                                : r == -EMEDIUMTYPE ? "the result was not a regular file" : strerror(-r);
+                const char *why = r == -EFBIG         ? "the result is larger than the workflow allows"
+                                  : r == -EMEDIUMTYPE ? "the result was not a regular file"
+                                                      : strerror(-r);
 
                 r = e->import ? flow_on_imported(f, false, why, NULL, NULL) : flow_on_finish(f, "failed", why, e->facts);
         } else if (e->import)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 #include "ctl/ctl-table.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdint.h>
 #include <string.h>
@@ -124,6 +125,8 @@ static void print_cell(const Table *t, FILE *f, size_t column, const char *text,
 
 void table_print(const Table *t, FILE *f, unsigned columns, bool titles) {
         size_t width[COLUMNS_MAX] = {}, left;
+
+        assert(t->n_columns > 0);
 
         for (size_t c = 0; c < t->n_columns; c++)
                 width[c] = titles ? strlen(t->titles[c]) : 0;

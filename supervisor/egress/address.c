@@ -198,7 +198,8 @@ bool address_embedded_ipv4(const Address *a, Address *ret) {
         if (a->family != AF_INET6)
                 return false;
 
-        if (in_text_range(a, "::ffff:0:0/96", NULL) || in_text_range(a, "64:ff9b::/96", NULL) ||
+        /* 64:ff9b:1::/48 holds the usual /96 */
+        if (in_text_range(a, "::ffff:0:0/96", NULL) || in_text_range(a, "64:ff9b::/96", NULL) || in_text_range(a, "64:ff9b:1::/48", NULL) ||
             (in_text_range(a, "::/96", NULL) && (a->bytes[12] || a->bytes[13] || a->bytes[14])))
                 at = 12;
         else if (in_text_range(a, "2002::/16", NULL))
@@ -206,9 +207,7 @@ bool address_embedded_ipv4(const Address *a, Address *ret) {
         else if (in_text_range(a, "2001::/32", NULL)) {
                 at = 12;
                 inverted = true; /* Teredo stores the client's address with every bit flipped */
-        } else if (in_text_range(a, "64:ff9b:1::/48", NULL))
-                at = 12; /* the usual /96 inside it */
-        else
+        } else
                 return false;
 
         for (size_t i = 0; i < 4; i++)

@@ -16,6 +16,7 @@
  * turns of the loop. If a later step fails, what earlier ones made is taken back.
  */
 
+#include <assert.h>
 #include <errno.h>
 #include <netinet/in.h>
 #include <string.h>
@@ -92,6 +93,8 @@ static int copy_path(char **ret, const char *path) {
 
 static int request_new(EgressRequest **ret, Egressd *e, EgressRun *run, IpcCall *call, const Question *question, const Verdict *v) {
         _cleanup_(request_freep) EgressRequest *q = NULL;
+
+        assert(v->rule);
 
         if (e->n_requests >= EGRESSD_REQUESTS_MAX)
                 return -EBUSY;

@@ -53,7 +53,7 @@ bool egress_policy_knows(const EgressPolicy *p, const char *name, const char **r
  * otherwise); 0 if an exact rule allows it or none does. *ret_pattern (may be NULL) gets that rule's "*.example.org". */
 unsigned egress_policy_name_budget(const EgressPolicy *p, const char *name, const char **ret_pattern);
 
-/* Names ("api.example.org") and wildcards ("*.example.org") whose TLS may be inspected, each once: the CA's constraints. */
+/* Names ("api.example.org") and wildcards ("*.example.org") whose TLS may be inspected, each once: the CA's constraints. Borrowed. */
 size_t egress_policy_inspected(const EgressPolicy *p, const char *const **ret_patterns);
 
 /* The verdict for a connection (method and path NULL: not known yet) or for one request on it (both given; path as in
@@ -63,8 +63,6 @@ size_t egress_policy_inspected(const EgressPolicy *p, const char *const **ret_pa
 void egress_policy_decide(const EgressPolicy *p, const char *name, uint16_t port,
                           const char *method, const char *path, EgressDecision *ret);
 const char *egress_policy_digest(const EgressPolicy *p);
-/* The names (exact, or "*.example.org") of the rules that say `inspect`: what a run's CA may sign for. Borrowed. */
-size_t egress_policy_inspected(const EgressPolicy *p, const char *const **ret_names);
 
 /* Is this request path (query ignored) within one of the prefixes? A prefix that ends in '/' covers what is below it; any
  * other covers itself and what is below it ("/v1" has "/v1" and "/v1/x", not "/v1x"). NULL: any path. A path that an
@@ -95,8 +93,10 @@ typedef struct PolicyWorkflow {
         bool repository;            /* takes a seed bundle and gives a result bundle */
         const json_t *credentials;  /* array of names, never NULL */
         uint64_t memory_mib, vcpus, disk_mib, run_s, attempts, output_bytes, bundle_bytes;
-        const PolicyStep *steps;    size_t n_steps;
-        const PolicyStep *verify;   size_t n_verify;   /* checks in the second microVM; none: nothing to verify */
+        const PolicyStep *steps;
+        size_t n_steps;
+        const PolicyStep *verify;
+        size_t n_verify;   /* checks in the second microVM; none: nothing to verify */
         const char *digest;         /* over this workflow and everything that it names */
 } PolicyWorkflow;
 

@@ -66,7 +66,9 @@ const char *db_error(Db *db);
 
 /* A write transaction. Begin takes the write lock at once; a transaction that is not committed when
  * the guard goes out of scope is rolled back. */
-typedef struct DbGuard { Db *db; } DbGuard;
+typedef struct DbGuard {
+        Db *db;
+} DbGuard;
 int db_begin(Db *db, DbGuard *ret);
 int db_commit(DbGuard *g);
 void db_guard_done(DbGuard *g);

@@ -80,7 +80,7 @@ bool text_is_commit(const char *s) {
 
         if (!s)
                 return false;
-        while (hex_value(s[n]) >= 0 && n <= 64)
+        while (n <= 64 && hex_value(s[n]) >= 0)
                 n++;
 
         return s[n] == '\0' && (n == 40 || n == 64);

@@ -175,7 +175,7 @@ static int parser_check_header(ChannelParser *p, const uint8_t *h, ChannelFrame 
 }
 
 int channel_parser_next(ChannelParser *p, ChannelFrame *ret) {
-        ChannelFrame frame;
+        ChannelFrame frame = {};
         size_t available;
         int r;
 

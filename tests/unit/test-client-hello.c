@@ -113,8 +113,19 @@ static void test_ech(void **state) {
 }
 
 static void test_ambiguous(void **state) {
-        static const char second[] = "\0\x06\0\0\x03" "a.b", two[] = "\0\x0c\0\0\x03" "a.b\0\0\x03" "c.d", zero[] = "\0\x06\0\0\x03" "a\0b",
-                          space[] = "\0\x06\0\0\x03" "a b", empty[] = "\0\x03\0\0\0", other[] = "\0\x06\1\0\x03" "a.b", behind[] = "\0\x06\0\0\x03" "a.bx";
+        static const char second[] = "\0\x06\0\0\x03"
+                                     "a.b",
+                          two[] = "\0\x0c\0\0\x03"
+                                  "a.b\0\0\x03"
+                                  "c.d",
+                          zero[] = "\0\x06\0\0\x03"
+                                   "a\0b",
+                          space[] = "\0\x06\0\0\x03"
+                                    "a b",
+                          empty[] = "\0\x03\0\0\0", other[] = "\0\x06\1\0\x03"
+                                                              "a.b",
+                          behind[] = "\0\x06\0\0\x03"
+                                     "a.bx";
         uint8_t hello[4096];
         ClientHello ret = {};
         size_t n;

@@ -264,7 +264,8 @@ static uint64_t grant(const char *cgroup, const Target *t, uint64_t for_usec) {
                                        ss.ss_family == AF_INET ? (void *) &((struct sockaddr_in *) &ss)->sin_addr
                                                                : (void *) &((struct sockaddr_in6 *) &ss)->sin6_addr,
                                        t->port, t->type == SOCK_STREAM ? IPPROTO_TCP : IPPROTO_UDP,
-                                       time_boottime() + for_usec, &id), 0);
+                                       time_boottime() + for_usec, &id),
+                         0);
         return id;
 }
 

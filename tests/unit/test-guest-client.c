@@ -57,7 +57,8 @@ static void on_ready(GuestClient *c, json_t *hello, void *userdata) {
         seen->ready++;
         assert_string_equal(json_string_value(json_object_get(hello, "boot_id")), "b");
         assert_int_equal(guest_client_start(c, CHANNEL_EXEC, json_pack("{s:[s]}", "argv", "true"), -1, &stream_handler, seen,
-                                            &seen->stream), 0);
+                                            &seen->stream),
+                         0);
 }
 
 static void on_lost(GuestClient *c, GuestLoss loss, const char *detail, void *userdata) {

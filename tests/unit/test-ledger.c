@@ -497,7 +497,10 @@ static void test_recover_is_bounded(void **state) {
 }
 
 static int count_row(json_t *row, void *userdata) {
-        struct { unsigned n; char last[16]; } *seen = userdata;
+        struct {
+                unsigned n;
+                char last[16];
+        } *seen = userdata;
         const char *id = json_string_value(json_object_get(row, "id"));
 
         assert_true(strcmp(id, seen->last) > 0);
