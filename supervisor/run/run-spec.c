@@ -35,8 +35,9 @@ static void read_strings(JsonReader *r, const json_t *object, const char *base, 
         if (json_array_size(array) == 0)
                 return json_reader_fail(r, base, key, "is empty");
 
-        json_array_foreach(array, i, value) if (!json_is_string(value) || strlen(json_string_value(value)) != json_string_length(value))
-                json_reader_fail(r, base, key, "element %zu is no plain string", i);
+        json_array_foreach(array, i, value)
+                if (!json_is_string(value) || strlen(json_string_value(value)) != json_string_length(value))
+                        json_reader_fail(r, base, key, "element %zu is no plain string", i);
         *ret = array;
 }
 
