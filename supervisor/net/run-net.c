@@ -78,26 +78,6 @@ static int build(const Paths *p, const char **ret_step) {
         return show_netns(p->netns);
 }
 
-int run_net_up(const char *run, const char **ret_step) {
-        const char *ignored;
-        Paths p;
-        int r;
-
-        *ret_step = "run id";
-        r = make_paths(run, &p);
-        if (r < 0)
-                return r;
-
-        r = run_net_down(run, ret_step);
-        if (r < 0)
-                return r;
-
-        r = build(&p, ret_step);
-        if (r < 0)
-                (void) run_net_down(run, &ignored);
-        return r;
-}
-
 static int enter(const char *path) {
         _cleanup_fd_ int fd = -1;
 
@@ -142,6 +122,29 @@ static void remove_sockets(const char *path) {
         (void) rmdir(path);
 }
 
+/* Removes the namespace, but for the sockets: run_net_up() starts with this, when the run's sockets may
+ * already be there. */
+static int tear_down(const Paths *p, const char **ret_step) {
+        int r;
+
+        /* The namespace lives on for as long as anybody is in it; the guest's way out does not. */
+        *ret_step = "tap device";
+        r = enter(p->netns);
+        if (r >= 0)
+                r = run_link_remove_tap();
+        if (r < 0 && r != -ENOENT && r != -ENODEV)
+                return r;
+
+        *ret_step = "mount in " NETNS_DIR;
+        while (umount2(p->netns, MNT_DETACH | UMOUNT_NOFOLLOW) >= 0)
+                ;
+        if (errno != EINVAL && errno != ENOENT)
+                return -errno;
+        if (unlink(p->netns) < 0 && errno != ENOENT)
+                return -errno;
+        return 0;
+}
+
 int run_net_down(const char *run, const char **ret_step) {
         Paths p;
         int r;
@@ -152,21 +155,25 @@ int run_net_down(const char *run, const char **ret_step) {
                 return r;
 
         remove_sockets(p.sockets);
+        return tear_down(&p, ret_step);
+}
 
-        /* The namespace lives on for as long as anybody is in it; the guest's way out does not. */
-        *ret_step = "tap device";
-        r = enter(p.netns);
-        if (r >= 0)
-                r = run_link_remove_tap();
-        if (r < 0 && r != -ENOENT && r != -ENODEV)
+int run_net_up(const char *run, const char **ret_step) {
+        const char *ignored;
+        Paths p;
+        int r;
+
+        *ret_step = "run id";
+        r = make_paths(run, &p);
+        if (r < 0)
                 return r;
 
-        *ret_step = "mount in " NETNS_DIR;
-        while (umount2(p.netns, MNT_DETACH | UMOUNT_NOFOLLOW) >= 0)
-                ;
-        if (errno != EINVAL && errno != ENOENT)
-                return -errno;
-        if (unlink(p.netns) < 0 && errno != ENOENT)
-                return -errno;
-        return 0;
+        r = tear_down(&p, ret_step);
+        if (r < 0)
+                return r;
+
+        r = build(&p, ret_step);
+        if (r < 0)
+                (void) tear_down(&p, &ignored);
+        return r;
 }
