@@ -55,7 +55,8 @@ static int copy_string(char **ret, const char *s) {
 
 static bool same_kind(const Denial *a, const Denial *b) {
         return strcmp(a->run, b->run) == 0 && strcmp(a->event, b->event) == 0 && strcmp(a->rule, b->rule) == 0 &&
-               strcmp(a->name, b->name) == 0 && a->port == b->port;
+               strcmp(a->name, b->name) == 0 &&
+               strcmp(a->reason, b->reason) == 0 && a->port == b->port;
 }
 
 static void forget(Denials *d, size_t i) {

@@ -31,7 +31,7 @@ static int take_absolute(Connection *c, const char *head, size_t size, const Htt
 
         c->absolute = true;
         c->seen = EGRESS_HTTP;
-        c->has_seen = true;
+        c->has_seen = c->speaks_http = true;
         return 0;
 }
 
@@ -119,6 +119,7 @@ static Peeked peek(Connection *c, const uint8_t *data, size_t size) {
         case HTTP_LOOK_MAYBE:
                 return PEEKED_MORE;
         case HTTP_LOOK_YES:
+                c->speaks_http = true;
                 if (c->expected == EGRESS_HTTP && c->state == STATE_PEEK)
                         return peek_http(c, data, size);
                 c->seen = EGRESS_HTTP;

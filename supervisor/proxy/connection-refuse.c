@@ -45,7 +45,7 @@ void connection_say_no(Connection *c) {
         Refusal refusal = connection_refusal(c);
         uint8_t alert[REFUSAL_ALERT_SIZE];
 
-        if (c->by_proxy_head || (c->has_seen && c->seen == EGRESS_HTTP)) {
+        if (c->by_proxy_head || c->speaks_http) {
                 _cleanup_free_ char *text = NULL;
                 size_t size = 0;
 
