@@ -20,6 +20,7 @@
 
 #include "ctl/ctl-format.h"
 #include "ctl/ctl.h"
+#include "util/io.h"
 #include "util/json.h"
 #include "util/text.h"
 
@@ -127,7 +128,7 @@ typedef struct Follow {
         IpcClient *client;       /* owned */
         sd_event_source *timer;  /* ref: retry */
         sd_event_source *quiet;  /* ref */
-        int64_t next;            /* the position to go on from */
+        int64_t first, next;     /* the positions that we began at and go on from */
         uint64_t lost_usec;      /* since when anchord is away; 0: it is there */
         uint64_t begin_usec, last_usec;
         char state[32];          /* the last that was seen */
@@ -189,6 +190,16 @@ static int follow_on_retry(sd_event_source *s, uint64_t usec, void *userdata) {
 static void follow_lost(Follow *f) {
         uint64_t now = time_monotonic();
         int r;
+
+        /* never there: the reason is worth more than a minute's hope */
+        if (f->next == f->first) {
+                _cleanup_fd_ int fd = io_connect_unix(f->ctl->api_path);
+
+                if (fd < 0) {
+                        follow_end(f, ctl_report(f->ctl, "follow", fd, NULL, NULL));
+                        return;
+                }
+        }
 
         if (f->lost_usec == 0) {
                 f->lost_usec = now;
@@ -294,6 +305,7 @@ CtlExit ctl_follow(Ctl *ctl, const char *item, const char *run, int64_t from) {
                 .ctl = ctl,
                 .printer = { .ctl = ctl, .only_run = run },
                 .item = item,
+                .first = from,
                 .next = from,
                 .begin_usec = time_monotonic(),
                 .last_usec = time_monotonic(),

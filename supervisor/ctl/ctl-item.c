@@ -147,6 +147,7 @@ static CtlExit logs_on_event(Ctl *ctl, json_t *params, void *userdata) {
 CtlExit ctl_verb_logs(Ctl *ctl) {
         const char *item = ctl->o.args[1];
         CtlPrinter printer = { .ctl = ctl, .only_run = ctl->o.run };
+        FILE *err = ctl->err;
         json_t *params;
         CtlExit r;
 
@@ -168,7 +169,7 @@ CtlExit ctl_verb_logs(Ctl *ctl) {
                 ctl->err = ctl->out;
         r = ctl_call_more(ctl, "show the logs", "Logs", params, logs_on_event, &printer);
         ctl_print_end(&printer);
-        ctl->err = stderr;
+        ctl->err = err;
         return r;
 }
 

@@ -54,6 +54,7 @@ void ctl_pager_open(Ctl *ctl) {
 
         (void) signal(SIGPIPE, SIG_IGN);
         ctl->pager = pid;
+        ctl->terminal = ctl->out;
         ctl->out = f;
 }
 
@@ -62,7 +63,7 @@ void ctl_pager_close(Ctl *ctl) {
                 return;
 
         (void) fclose(ctl->out);
-        ctl->out = stdout;
+        ctl->out = ctl->terminal;
         while (waitpid(ctl->pager, NULL, 0) < 0 && errno == EINTR)
                 ;
         ctl->pager = 0;

@@ -64,9 +64,15 @@ static const char *const git_environment[] = {
         NULL,
 };
 
+static const char *scratch_folder(const char *usual) {
+        const char *folder = getenv("TMPDIR");
+
+        return folder && *folder == '/' ? folder : usual;
+}
+
 /* An open file without a name, on disk. */
 static int unnamed_file(void) {
-        const char *folder = getenv("TMPDIR") ?: "/var/tmp";
+        const char *folder = scratch_folder("/var/tmp");
         int fd;
 
         fd = open(folder, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
@@ -100,7 +106,10 @@ static int spawn_git(const char *const *args, int out_fd, int err_fd, pid_t *ret
         r = posix_spawn_file_actions_init(&actions);
         if (r != 0)
                 return -r;
-        r = posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+        /* whatever folder the caller is in has no say: the repositories are named by absolute paths */
+        r = posix_spawn_file_actions_addchdir_np(&actions, "/");
+        if (r == 0)
+                r = posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
         if (r == 0)
                 r = posix_spawn_file_actions_adddup2(&actions, out_fd, STDOUT_FILENO);
         if (r == 0)
@@ -226,7 +235,7 @@ static void scratch_removep(char **path) {
 static int make_scratch(char **ret) {
         _cleanup_free_ char *path = NULL;
 
-        path = text_format("%s/anchorctl-XXXXXX", getenv("TMPDIR") ?: "/tmp");
+        path = text_format("%s/anchorctl-XXXXXX", scratch_folder("/tmp"));
         if (!path)
                 return -ENOMEM;
         if (!mkdtemp(path))

@@ -62,10 +62,12 @@ static json_t *command_array(const Ctl *ctl) {
         return TAKE_PTR(array);
 }
 
-/* Takes value over; NULL leaves the member out. */
+/* Takes value over; a value that is wanted and NULL is an error. */
 static int add(json_t *object, const char *key, json_t *value, bool wanted) {
-        if (!wanted)
+        if (!wanted) {
+                json_decref(value);
                 return 0;
+        }
         return json_object_set_new(object, key, value) < 0 ? -EINVAL : 0;
 }
 

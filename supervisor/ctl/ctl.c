@@ -221,7 +221,7 @@ CtlExit ctl_call(Ctl *ctl, const char *what, const char *method, json_t *params,
         full = text_format("%s%s", MANAGER, method);
         r = full && params ? ipc_client_new(&client, NULL, ctl->api_path) : -ENOMEM;
         if (r >= 0)
-                r = ipc_client_call(client, full, json_incref(TAKE_PTR(owned)), fds, n_fds, CALL_TIMEOUT_USEC, &reply, &error,
+                r = ipc_client_call(client, full, TAKE_PTR(owned), fds, n_fds, CALL_TIMEOUT_USEC, &reply, &error,
                                     ret_fds, max_fds);
         if (r < 0)
                 return ctl_report(ctl, what, r, error, reply);

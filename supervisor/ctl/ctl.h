@@ -62,6 +62,7 @@ typedef struct Ctl {
         unsigned columns;       /* of the terminal; 0: not one */
         const char *verb;       /* static; the verb's name once it is known */
         pid_t pager;
+        FILE *terminal;         /* borrowed; what out was before the pager */
         bool in_progress;       /* a progress line is on the terminal */
 } Ctl;
 

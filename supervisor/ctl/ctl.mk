@@ -15,3 +15,4 @@ LIB_SRCS += supervisor/ctl/ctl.c \
             supervisor/ctl/ctl-submit.c \
             supervisor/ctl/ctl-table.c
 PROGRAMS += anchorctl
+UNIT_TESTS += test-ctl

@@ -1,0 +1,622 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+
+/* anchorctl as a whole against a small anchord of our own, and its pure parts. */
+
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+
+#include <cmocka.h>
+
+#include "ctl/ctl-format.h"
+#include "ctl/ctl-table.h"
+#include "ctl/ctl.h"
+#include "util/io.h"
+#include "util/json.h"
+#include "util/text.h"
+
+#define ITEM "iaaaaaaaaaaaa"
+#define ITEM_FAILS "ibbbbbbbbbbbb"
+#define ITEM_HANGS "icccccccccccc"
+#define ITEM_DROPS "idddddddddddd"
+#define RUN "raaaaaaaaaaaa"
+
+/* ---- the other side ---- */
+
+static sd_event *server_event;
+
+static int on_submit(IpcCall *call, json_t *params, void *userdata) {
+        const char *workflow = ctl_string(params, "workflow"), *item = ITEM;
+
+        if (strcmp(workflow, "nothing") == 0)
+                return ipc_call_error(call, "NoSuchWorkflow", json_pack("{s:s}", "workflow", workflow));
+        if (strcmp(workflow, "broken") == 0)
+                return ipc_call_error(call, "BadInput", json_pack("{s:s, s:s, s:s}", "file", "/etc/x.json", "pointer", "/a", "reason", "bad\033[2J"));
+        if (strcmp(workflow, "unfit") == 0)
+                return ipc_call_error(call, "BadInput", json_pack("{s:s}", "reason", "the workflow needs a task"));
+        if (strcmp(workflow, "hold") == 0)
+                return ipc_call_refuse(call, "Conflict", "on hold");
+        if (strcmp(workflow, "denied") == 0)
+                return ipc_call_refuse(call, "Denied", "not you");
+        if (strcmp(workflow, "fails") == 0)
+                item = ITEM_FAILS;
+
+        /* what a test looks at afterwards */
+        if (strcmp(workflow, "code") == 0) {
+                _cleanup_fd_ int fd = ipc_call_take_fd(call, 0), copy = -1;
+
+                copy = open(userdata, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+                (void) io_copy(fd, copy, UINT64_MAX, NULL);
+        }
+        if (strcmp(workflow, "echo") == 0) {
+                _cleanup_free_ char *text = json_canonical(params);
+                _cleanup_fd_ int copy = open(userdata, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+
+                (void) io_write_full(copy, text, strlen(text));
+        }
+        return ipc_call_reply(call, json_pack("{s:s}", "item", item));
+}
+
+static json_t *an_item(const char *id, const char *state) {
+        return json_pack("{s:{s:s, s:s, s:s, s:s, s:s, s:i, s:i, s:i, s:[{s:s, s:s, s:i, s:i, s:s, s:s, s:s}], s:[{s:s, s:s, s:s}]}}", "item",
+                         "id", id, "state", state, "workflow", "code-fix", "task", "Fix \033[31mthe\n test",
+                         "created", "2026-01-31T12:00:00.000Z", "attempt", 1, "max_attempts", 3, "cost_microusd", 4200,
+                         "runs", "id", RUN, "stage", "work", "attempt", 1, "boots", 1, "created", "2026-01-31T12:00:00.000Z",
+                         "finished", "2026-01-31T12:03:20.000Z", "outcome", "ok",
+                         "history", "time", "2026-01-31T12:00:00.000Z", "to", state, "actor", "anchord.service");
+}
+
+static int on_list(IpcCall *call, json_t *params, void *userdata) {
+        if (json_array_size(json_object_get(params, "states")) == 1)
+                return ipc_call_reply(call, NULL);
+        (void) ipc_call_notify(call, an_item(ITEM, "running"));
+        return ipc_call_reply(call, an_item(ITEM_FAILS, "failed"));
+}
+
+static int on_show(IpcCall *call, json_t *params, void *userdata) {
+        if (strcmp(ctl_string(params, "item"), ITEM) != 0)
+                return ipc_call_error(call, "NoSuchItem", NULL);
+        return ipc_call_reply(call, an_item(ITEM, "in_review"));
+}
+
+static int on_die(sd_event_source *s, uint64_t usec, void *userdata) {
+        _exit(0);
+}
+
+static int on_follow(IpcCall *call, json_t *params, void *userdata) {
+        const char *item = ctl_string(params, "item");
+        json_int_t from = json_integer_value(json_object_get(params, "from"));
+
+        if (strcmp(item, ITEM_DROPS) == 0 && from <= 1) {
+                (void) ipc_call_notify(call, json_pack("{s:{s:i, s:s, s:s, s:s}}", "event", "seq", 1, "type", "output", "stream", "stdout",
+                                                       "data", "one\n"));
+                (void) ipc_call_ref(call);
+                return sd_event_add_time_relative(server_event, NULL, CLOCK_MONOTONIC, 50 * 1000, 0, on_die, NULL);
+        }
+        if (strcmp(item, ITEM_HANGS) == 0) {
+                (void) ipc_call_ref(call);
+                return kill(ipc_call_peer(call)->pid, SIGINT);
+        }
+
+        (void) ipc_call_notify(call, json_pack("{s:{s:i, s:s, s:s, s:s, s:s}}", "event", "seq", 2, "time", "2026-01-31T12:34:56.789Z",
+                                               "type", "state", "to", "running", "run", RUN));
+        (void) ipc_call_notify(call, json_pack("{s:{s:i, s:s, s:s, s:s, s:s, s:s}}", "event", "seq", 3, "type", "output", "stream",
+                                               "stdout", "step", "exec", "run", RUN, "data", "hello \033]0;x\a\n"));
+        (void) ipc_call_notify(call, json_pack("{s:{s:i, s:s, s:s, s:s, s:s}}", "event", "seq", 4, "type", "output", "stream", "stderr",
+                                               "step", "exec", "data", "oops\n"));
+        (void) ipc_call_notify(call, json_pack("{s:{s:i, s:s, s:s, s:s, s:i}}", "event", "seq", 5, "type", "step", "name", "exec", "phase",
+                                               "finished", "status", 3));
+        if (strcmp(item, ITEM_FAILS) == 0)
+                return ipc_call_reply(call, json_pack("{s:{s:s, s:s, s:s}}", "event", "type", "end", "state", "exhausted", "reason", "x"));
+        return ipc_call_reply(call, json_pack("{s:{s:s, s:s}}", "event", "type", "end", "state", "in_review"));
+}
+
+static int on_result(IpcCall *call, json_t *params, void *userdata) {
+        _cleanup_fd_ int fd = io_memfd("diff", "+a\033[2Jb\n", 8);
+
+        assert_true(ipc_call_push_fd(call, fd) == 0);
+        (void) TAKE_FD(fd);
+        return ipc_call_reply(call, NULL);
+}
+
+static int on_stop_all(IpcCall *call, json_t *params, void *userdata) {
+        return ipc_call_reply(call, json_pack("{s:[s]}", "stopped", json_is_true(json_object_get(params, "hold")) ? ITEM : ITEM_FAILS));
+}
+
+static int on_nothing(IpcCall *call, json_t *params, void *userdata) {
+        return ipc_call_reply(call, NULL);
+}
+
+static int on_status(IpcCall *call, json_t *params, void *userdata) {
+        return ipc_call_reply(call, json_pack("{s:b, s:{s:s, s:s}, s:s}", "hold", 1, "enforcers", "egressd", "ok", "auditd", "lost",
+                                              "accelerator", "tcg"));
+}
+
+static const IpcMethod methods[] = {
+        { "io.anchorhold.Manager.Submit", PEER_OTHER, on_submit },   { "io.anchorhold.Manager.List", PEER_OTHER, on_list },
+        { "io.anchorhold.Manager.Show", PEER_OTHER, on_show },       { "io.anchorhold.Manager.Follow", PEER_OTHER, on_follow },
+        { "io.anchorhold.Manager.Logs", PEER_OTHER, on_follow },     { "io.anchorhold.Manager.Result", PEER_OTHER, on_result },
+        { "io.anchorhold.Manager.StopAll", PEER_OTHER, on_stop_all }, { "io.anchorhold.Manager.Stop", PEER_OTHER, on_nothing },
+        { "io.anchorhold.Manager.Hold", PEER_ANCHORD, on_nothing },  { "io.anchorhold.Manager.Status", PEER_OTHER, on_status },
+        {},
+};
+
+static void serve(int listen_fd, char *dump) {
+        IpcServer *server = NULL;
+
+        if (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0 || sd_event_new(&server_event) < 0 ||
+            ipc_server_new(&server, server_event, methods, dump) < 0 || ipc_server_listen_fd(server, listen_fd) < 0)
+                _exit(1);
+        (void) sd_event_loop(server_event);
+        _exit(0);
+}
+
+typedef struct Fixture {
+        char folder[32], path[64], dump[64];
+        pid_t server;
+        char *out, *err; /* owned; of the last call */
+} Fixture;
+
+static Fixture fixture;
+
+/* The keeper starts a new server whenever one died, as systemd does. */
+static int setup(void **state) {
+        struct sockaddr_un address = { .sun_family = AF_UNIX };
+        int fd;
+
+        fixture = (Fixture) { .folder = "/tmp/anchorctl-XXXXXX" };
+        assert_non_null(mkdtemp(fixture.folder));
+        (void) snprintf(fixture.path, sizeof(fixture.path), "%s/api.sock", fixture.folder);
+        (void) snprintf(fixture.dump, sizeof(fixture.dump), "%s/dump", fixture.folder);
+
+        strcpy(address.sun_path, fixture.path);
+        fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        assert_int_equal(bind(fd, (struct sockaddr *) &address, sizeof(address)), 0);
+        assert_int_equal(listen(fd, 64), 0);
+
+        fixture.server = fork();
+        assert_true(fixture.server >= 0);
+        if (fixture.server == 0) {
+                (void) prctl(PR_SET_PDEATHSIG, SIGKILL);
+                for (;;) {
+                        pid_t pid = fork();
+
+                        if (pid == 0)
+                                serve(fd, fixture.dump);
+                        (void) waitpid(pid, NULL, 0);
+                }
+        }
+        (void) close(fd);
+        return 0;
+}
+
+static int remove_entry(const char *path, const struct stat *st, int type, struct FTW *ftw) {
+        return remove(path);
+}
+
+static int teardown(void **state) {
+        (void) kill(fixture.server, SIGKILL);
+        (void) waitpid(fixture.server, NULL, 0);
+        (void) nftw(fixture.folder, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
+        free(fixture.out);
+        free(fixture.err);
+        return 0;
+}
+
+/* Runs "anchorctl ARGS…"; out and err are then in the fixture. */
+#define CTL(...) run_ctl((char *[]) { (char *) "anchorctl", __VA_ARGS__, NULL }, false)
+#define CTL_TTY(...) run_ctl((char *[]) { (char *) "anchorctl", __VA_ARGS__, NULL }, true)
+
+static CtlExit run_ctl(char **argv, bool tty) {
+        Ctl ctl = { .api_path = fixture.path, .out_tty = tty };
+        size_t out_size, err_size;
+        char *copy[32] = {};
+        int argc = 0;
+        CtlExit r;
+
+        while (argv[argc]) {
+                copy[argc] = argv[argc];
+                argc++;
+        }
+        free(fixture.out);
+        free(fixture.err);
+        ctl.out = open_memstream(&fixture.out, &out_size);
+        ctl.err = open_memstream(&fixture.err, &err_size);
+        ctl.o.no_pager = true;
+        r = ctl_run(&ctl, argc, copy);
+        (void) fclose(ctl.out);
+        (void) fclose(ctl.err);
+        return r;
+}
+
+#define S(text) ((char *) (text))
+
+static void assert_has(const char *text, const char *part) {
+        if (!strstr(text, part))
+                fail_msg("\"%s\" is not in:\n%s", part, text);
+}
+
+/* ---- tests ---- */
+
+static void test_usage(void **state) {
+        assert_int_equal(CTL(NULL), CTL_USAGE);
+        assert_has(fixture.err, "A verb is missing");
+        assert_int_equal(CTL(S("frobnicate")), CTL_USAGE);
+        assert_has(fixture.err, "no verb \"frobnicate\"");
+        assert_int_equal(CTL(S("policy")), CTL_USAGE);
+        assert_int_equal(CTL(S("policy"), S("nothing")), CTL_USAGE);
+        assert_has(fixture.err, "policy nothing");
+        assert_int_equal(CTL(S("list"), S("--nothing")), CTL_USAGE);
+        assert_has(fixture.err, "no option --nothing");
+        assert_int_equal(CTL(S("list"), S("-x")), CTL_USAGE);
+        assert_has(fixture.err, "no option -x");
+        assert_int_equal(CTL(S("list"), S("--repo=x")), CTL_USAGE);
+        assert_has(fixture.err, "\"list\" has no option --repo");
+        assert_has(fixture.err, "anchorctl list --help");
+        assert_int_equal(CTL(S("list"), S("--limit")), CTL_USAGE);
+        assert_has(fixture.err, "--limit needs a value");
+        assert_int_equal(CTL(S("list"), S("--all=yes")), CTL_USAGE);
+        assert_has(fixture.err, "--all takes no value");
+        assert_int_equal(CTL(S("list"), S("--limit=0")), CTL_USAGE);
+        assert_int_equal(CTL(S("list"), S("--limit=-1")), CTL_USAGE);
+        assert_int_equal(CTL(S("list"), S("--json=xml")), CTL_USAGE);
+        assert_int_equal(CTL(S("list"), S("--state=sleeping")), CTL_USAGE);
+        assert_int_equal(CTL(S("list"), S("--all"), S("--state=queued")), CTL_USAGE);
+        assert_int_equal(CTL(S("show")), CTL_USAGE);
+        assert_int_equal(CTL(S("show"), S("x")), CTL_USAGE);
+        assert_has(fixture.err, "is no item");
+        assert_int_equal(CTL(S("logs"), S(ITEM), S(ITEM)), CTL_USAGE);
+        assert_int_equal(CTL(S("stop")), CTL_USAGE);
+        assert_int_equal(CTL(S("stop"), S("--hold"), S(ITEM)), CTL_USAGE);
+        assert_int_equal(CTL(S("stop"), S("--all"), S(ITEM)), CTL_USAGE);
+        assert_int_equal(CTL(S("submit"), S("--task=x")), CTL_USAGE);
+        assert_has(fixture.err, "--workflow= is missing");
+        assert_int_equal(CTL(S("submit"), S("--workflow=x"), S("--")), CTL_USAGE);
+        assert_int_equal(CTL(S("submit"), S("--workflow=x"), S("--base=HEAD")), CTL_USAGE);
+        assert_int_equal(CTL(S("submit"), S("--workflow=x"), S("--task=a"), S("--task-file=b")), CTL_USAGE);
+        assert_int_equal(CTL(S("submit"), S("--workflow=x"), S("--workflow=y")), CTL_USAGE);
+        assert_int_equal(CTL(S("policy"), S("log"), S("x")), CTL_USAGE);
+        assert_int_equal(CTL(S("policy"), S("explain"), S("x"), S("host")), CTL_USAGE);
+        assert_int_equal(CTL(S("policy"), S("explain"), S("x"), S("host:0")), CTL_USAGE);
+        assert_int_equal(CTL(S("policy"), S("explain"), S("x"), S("192.0.2.1:443")), CTL_USAGE);
+        assert_has(fixture.err, "always denied");
+        assert_has(fixture.err, "anchorctl policy explain --help");
+}
+
+static void test_help(void **state) {
+        assert_int_equal(CTL(S("--help")), CTL_OK);
+        for (CtlVerb v = 0; v < _VERBS; v++) {
+                char name[32], *space;
+
+                assert_has(fixture.out, ctl_verbs[v].name);
+                (void) snprintf(name, sizeof(name), "%s", ctl_verbs[v].name);
+                space = strchr(name, ' ');
+                if (space)
+                        *space = '\0';
+                /* operands do not matter with --help */
+                if (space)
+                        assert_int_equal(CTL(name, space + 1, S("-h")), CTL_OK);
+                else
+                        assert_int_equal(CTL(name, S("-h")), CTL_OK);
+                assert_has(fixture.out, ctl_verbs[v].summary);
+                assert_int_equal(CTL(S("--help")), CTL_OK);
+        }
+        assert_int_equal(CTL(S("help"), S("policy"), S("log")), CTL_OK);
+        assert_has(fixture.out, "--blocked");
+        assert_int_equal(CTL(S("help"), S("nothing")), CTL_USAGE);
+        assert_int_equal(CTL(S("--version")), CTL_OK);
+        assert_has(fixture.out, "anchorhold ");
+}
+
+/* Options on either side of the verb, and what follows "--". */
+static void test_submit(void **state) {
+        _cleanup_free_ char *text = NULL;
+
+        assert_int_equal(CTL(S("-w"), S("echo"), S("submit"), S("--task"), S("do it"), S("--"), S("ls"), S("--task"), S("--")), CTL_OK);
+        assert_string_equal(fixture.out, ITEM "\n");
+        assert_int_equal(io_read_file(AT_FDCWD, fixture.dump, 4096, &text, &(size_t) {}), 0);
+        assert_string_equal(text, "{\"command\":[\"ls\",\"--task\",\"--\"],\"options\":{},\"task\":\"do it\",\"workflow\":\"echo\"}");
+
+        assert_int_equal(CTL(S("submit"), S("--workflow=echo"), S("--json=short")), CTL_OK);
+        assert_string_equal(fixture.out, "{\"item\":\"" ITEM "\"}\n");
+
+        assert_int_equal(CTL(S("submit"), S("--workflow=echo"), S("--task-file=/nonexistent/x")), CTL_NOT_FOUND);
+        assert_int_equal(CTL(S("submit"), S("--workflow=echo"), S("--task=\xff")), CTL_USAGE);
+        assert_has(fixture.err, "UTF-8");
+}
+
+static void test_exit_codes(void **state) {
+        assert_int_equal(CTL(S("submit"), S("--workflow=nothing")), CTL_NOT_FOUND);
+        assert_has(fixture.err, "there is no workflow \"nothing\"");
+        assert_int_equal(CTL(S("submit"), S("--workflow=broken")), CTL_REFUSED);
+        assert_has(fixture.err, "/etc/x.json: /a: bad\\x1b[2J");
+        assert_int_equal(CTL(S("submit"), S("--workflow=unfit")), CTL_USAGE);
+        assert_int_equal(CTL(S("submit"), S("--workflow=hold")), CTL_CONFLICT);
+        assert_int_equal(CTL(S("submit"), S("--workflow=denied")), CTL_REFUSED);
+        assert_int_equal(CTL(S("show"), S(ITEM_FAILS)), CTL_NOT_FOUND);
+        assert_int_equal(CTL(S("release")), CTL_REFUSED);
+        assert_has(fixture.err, "anchorhold-operators");
+
+        assert_int_equal(ctl_exit_of_state("in_review", NULL), CTL_OK);
+        assert_int_equal(ctl_exit_of_state("closed", "nothing to review"), CTL_OK);
+        assert_int_equal(ctl_exit_of_state("failed", NULL), CTL_FAILED);
+        assert_int_equal(ctl_exit_of_state("exhausted", NULL), CTL_FAILED);
+        assert_int_equal(ctl_exit_of_state("exhausted", "over budget: $5"), CTL_OVER_BUDGET);
+        assert_int_equal(ctl_exit_of_state("cancelled", NULL), CTL_FAILED);
+        assert_int_equal(ctl_exit_of_state("rejected", NULL), CTL_REFUSED);
+        assert_int_equal(ctl_exit_of_state("duplicate", NULL), CTL_CONFLICT);
+        assert_int_equal(ctl_exit_of_state("", NULL), CTL_FAILED);
+
+        (void) unlink(fixture.path);
+        assert_int_equal(CTL(S("status")), CTL_FAILED);
+        assert_has(fixture.err, "systemctl start anchord.socket");
+        assert_int_equal(CTL(S("stop"), S("--all")), CTL_FAILED);
+        assert_has(fixture.err, "anchorhold-runs.slice");
+        assert_int_equal(CTL(S("logs"), S("-f"), S(ITEM)), CTL_FAILED);
+        assert_has(fixture.err, "anchord.socket is not running");
+}
+
+static void test_list_and_show(void **state) {
+        assert_int_equal(CTL(S("list")), CTL_OK);
+        assert_has(fixture.out, ITEM "  running  code-fix");
+        assert_has(fixture.out, "$0.0042  Fix \\x1b[31mthe\\x0a test");
+        assert_has(fixture.out, "2 items listed.");
+        assert_int_equal(CTL(S("list"), S("--no-legend")), CTL_OK);
+        assert_null(strstr(fixture.out, "listed"));
+        assert_null(strstr(fixture.out, "WORKFLOW"));
+        assert_int_equal(CTL(S("list"), S("--state=queued"), S("-j")), CTL_OK);
+        assert_string_equal(fixture.out, "[]\n");
+
+        assert_int_equal(CTL(S("show"), S(ITEM)), CTL_OK);
+        assert_has(fixture.out, ITEM " in_review\n");
+        assert_has(fixture.out, "3min 20s");
+        assert_null(strchr(fixture.out, '\033'));
+        assert_int_equal(CTL(S("show"), S(ITEM), S("--json=short")), CTL_OK);
+        assert_null(strchr(fixture.out, '\033'));
+
+        assert_int_equal(CTL(S("status")), CTL_OK);
+        assert_has(fixture.out, "enforcers auditd: lost");
+        assert_int_equal(CTL(S("doctor")), CTL_FAILED);
+        assert_has(fixture.out, "auditd: lost");
+        assert_has(fixture.out, "anchorctl release");
+}
+
+static void test_follow(void **state) {
+        assert_int_equal(CTL(S("run"), S("--workflow=echo")), CTL_OK);
+        assert_string_equal(fixture.out, "hello \\x1b]0;x\\x07\n");
+        assert_has(fixture.err, "12:34:56 running\n");
+        assert_has(fixture.err, "oops\n");
+        assert_has(fixture.err, "step exec: exit status 3");
+
+        assert_int_equal(CTL(S("run"), S("--workflow=fails"), S("-q")), CTL_FAILED);
+        assert_string_equal(fixture.err, "oops\n");
+
+        assert_int_equal(CTL(S("logs"), S(ITEM), S("--json=short")), CTL_OK);
+        assert_has(fixture.out, "\"seq\":2");
+        assert_int_equal(CTL(S("logs"), S(ITEM), S("--run=rbbbbbbbbbbbb"), S("-q")), CTL_OK);
+        assert_string_equal(fixture.out, "");
+
+        /* Ctrl-C leaves the run alone */
+        assert_int_equal(CTL(S("logs"), S("-f"), S(ITEM_HANGS)), CTL_INTERRUPTED);
+        assert_has(fixture.err, "anchorctl stop " ITEM_HANGS);
+
+        /* anchord dies in the middle: we go on behind what we had */
+        if (CTL(S("logs"), S("-f"), S(ITEM_DROPS)) != CTL_OK)
+                fail_msg("%s", fixture.err);
+        assert_string_equal(fixture.out, "one\nhello \\x1b]0;x\\x07\n");
+        assert_has(fixture.err, "anchord went away");
+}
+
+static void test_stop(void **state) {
+        assert_int_equal(CTL(S("stop"), S(ITEM), S(ITEM_FAILS)), CTL_OK);
+        assert_int_equal(CTL(S("stop"), S("--all"), S("--hold")), CTL_OK);
+        assert_has(fixture.err, "1 item stopped. No run starts");
+        assert_int_equal(CTL(S("stop"), S("--all"), S("--hold"), S("--json=short")), CTL_OK);
+        assert_string_equal(fixture.out, "{\"stopped\":[\"" ITEM "\"]}\n");
+}
+
+static void test_result(void **state) {
+        _cleanup_free_ char *path = text_format("--bundle=%s/bundle", fixture.folder), *data = NULL;
+        size_t size;
+
+        assert_int_equal(CTL(S("result"), S(ITEM), S("--diff")), CTL_OK);
+        assert_string_equal(fixture.out, "+a\033[2Jb\n"); /* to a pipe: as it is */
+        assert_int_equal(CTL_TTY(S("result"), S(ITEM), S("--diff"), S("--no-pager")), CTL_OK);
+        assert_string_equal(fixture.out, "+a\\x1b[2Jb\n");
+        assert_int_equal(CTL(S("result"), S(ITEM), path), CTL_OK);
+        assert_int_equal(io_read_file(AT_FDCWD, path + strlen("--bundle="), 100, &data, &size), 0);
+        assert_int_equal(size, 8);
+        assert_int_equal(CTL_TTY(S("result"), S(ITEM), S("--bundle=-"), S("--no-pager")), CTL_USAGE);
+        assert_int_equal(CTL(S("result"), S(ITEM)), CTL_OK);
+        assert_has(fixture.out, "in_review");
+}
+
+/* ---- seed bundle ---- */
+
+static void shell(const char *format, ...) {
+        _cleanup_free_ char *command = NULL;
+        va_list ap;
+
+        va_start(ap, format);
+        assert_true(vasprintf(&command, format, ap) > 0);
+        va_end(ap);
+        assert_int_equal(system(command), 0);
+}
+
+#define GIT_AS "git -c user.name=t -c user.email=t@example.org -c init.defaultBranch=main "
+
+static void test_seed(void **state) {
+        _cleanup_free_ char *repo = text_format("%s/repo:x", fixture.folder), *option = text_format("--repo=%s", repo),
+                            *sub = text_format("--repo=%s/deep", repo), *bare = text_format("--repo=%s/bare.git", fixture.folder),
+                            *folder = text_format("--repo=%s", fixture.folder), *missing = text_format("--repo=%s/none", fixture.folder),
+                            *shallow = text_format("--repo=%s/shallow", fixture.folder);
+
+        assert_int_equal(CTL(S("submit"), S("--workflow=code"), missing), CTL_NOT_FOUND);
+        assert_int_equal(CTL(S("submit"), S("--workflow=code"), folder), CTL_NOT_FOUND);
+        assert_has(fixture.err, "not a git repository");
+
+        shell(GIT_AS "init -q '%s' && mkdir '%s/deep'", repo, repo);
+        assert_int_equal(CTL(S("submit"), S("--workflow=code"), option), CTL_NOT_FOUND);
+        assert_has(fixture.err, "There is no commit in");
+
+        shell("cd '%s' && echo one >a && " GIT_AS "add a && " GIT_AS "commit -qm one && " GIT_AS "tag -m t v1 && echo two >a && "
+              GIT_AS "commit -qam two", repo);
+        /* what must not run, and what must not matter */
+        shell("cd '%s' && git config core.fsmonitor 'touch %s/ran; false' && git config core.pager 'touch %s/ran' && "
+              "git config uploadpack.packObjectsHook 'touch %s/ran' && git config pack.packSizeLimit 1", repo, fixture.folder, fixture.folder,
+              fixture.folder);
+        assert_int_equal(CTL(S("submit"), S("--workflow=code"), option, S("--base=v2")), CTL_NOT_FOUND);
+        assert_has(fixture.err, "There is no commit \"v2\"");
+        assert_int_equal(CTL(S("submit"), S("--workflow=code"), option, S("--base=--help")), CTL_USAGE);
+        assert_int_equal(CTL(S("submit"), S("--workflow=code"), option, S("--base=HEAD:a")), CTL_NOT_FOUND);
+        assert_int_equal(CTL(S("submit"), S("--workflow=code"), option, S("--base=0123456789012345678901234567890123456789")), CTL_NOT_FOUND);
+
+        assert_int_equal(CTL(S("submit"), S("--workflow=code"), option, S("--base=v1")), CTL_OK);
+        assert_string_equal(fixture.err, "");
+        shell("cd '%s' && test \"$(git bundle list-heads '%s')\" = \"$(git rev-parse v1^{}) refs/anchorhold/base\" && "
+              "git init -q --bare '%s/out.git' && git -C '%s/out.git' fetch -q '%s' refs/anchorhold/base && "
+              "git -C '%s/out.git' fsck --strict", repo, fixture.dump, fixture.folder, fixture.folder, fixture.dump, fixture.folder);
+        assert_int_equal(CTL(S("submit"), S("--workflow=code"), sub), CTL_OK);
+        shell("cd '%s' && git bundle list-heads '%s' | grep -q $(git rev-parse HEAD)", repo, fixture.dump);
+        assert_int_equal(access("ran", F_OK), -1);
+        shell("test ! -e '%s/ran'", fixture.folder);
+
+        /* a bare one, a linked worktree, a repository of somebody else, another object format, a shallow one */
+        shell("git clone -q --bare '%s' '%s/bare.git' && git -C '%s' worktree add -q '%s/tree'", repo, fixture.folder, repo, fixture.folder);
+        assert_int_equal(CTL(S("submit"), S("--workflow=code"), bare), CTL_OK);
+        free(bare);
+        bare = text_format("--repo=%s/tree", fixture.folder);
+        assert_int_equal(CTL(S("submit"), S("--workflow=code"), bare), CTL_OK);
+        if (getuid() == 0)
+                shell("chown -R 65534:65534 '%s'", repo);
+        assert_int_equal(CTL(S("submit"), S("--workflow=code"), option), CTL_OK);
+        shell("chown -R %u '%s'", getuid(), repo);
+
+        shell("git clone -q --depth 1 'file://%s' '%s/shallow' 2>/dev/null", repo, fixture.folder);
+        assert_int_equal(CTL(S("submit"), S("--workflow=code"), shallow), CTL_FAILED);
+        assert_has(fixture.err, "is shallow");
+
+        shell("rm -rf '%s/shallow' && " GIT_AS "init -q --object-format=sha256 '%s/shallow' && cd '%s/shallow' && "
+              GIT_AS "commit -q --allow-empty -m x", fixture.folder, fixture.folder, fixture.folder);
+        assert_int_equal(CTL(S("submit"), S("--workflow=code"), shallow), CTL_OK);
+        shell("cd '%s/shallow' && git bundle list-heads '%s' | grep -Eq '^[0-9a-f]{64} refs/anchorhold/base$'", fixture.folder, fixture.dump);
+
+        shell("test -z \"$(find /tmp -maxdepth 1 -name 'anchorctl-*' ! -path '%s' -newer '%s')\"", fixture.folder, fixture.path);
+}
+
+/* ---- pure parts ---- */
+
+static void test_format(void **state) {
+        char b[CTL_TEXT_SIZE];
+        uint64_t usec;
+
+        assert_string_equal(format_size(7, b), "7B");
+        assert_string_equal(format_size(1536, b), "1.5K");
+        assert_string_equal(format_size(512 << 20, b), "512M");
+        assert_string_equal(format_size(UINT64_MAX, b), "16E");
+        assert_string_equal(format_duration(350 * 1000, b), "350ms");
+        assert_string_equal(format_duration(4200 * 1000, b), "4.2s");
+        assert_string_equal(format_duration(200 * UINT64_C(1000000), b), "3min 20s");
+        assert_string_equal(format_duration(3900 * UINT64_C(1000000), b), "1h 5min");
+        assert_string_equal(format_duration(86400 * UINT64_C(2000000), b), "2d");
+        assert_string_equal(format_cost(0, b), "$0.00");
+        assert_string_equal(format_cost(4200, b), "$0.0042");
+        assert_string_equal(format_cost(1200000, b), "$1.20");
+        assert_string_equal(format_count(0, b), "0");
+        assert_string_equal(format_count(-1234567, b), "-1,234,567");
+        assert_string_equal(format_count(INT64_MAX, b), "9,223,372,036,854,775,807");
+
+        assert_int_equal(parse_time("1970-01-01T00:01:00.250Z", &usec), 0);
+        assert_int_equal(usec, 60250000);
+        assert_int_equal(parse_time("yesterday", &usec), -EINVAL);
+        assert_string_equal(format_ago("1970-01-01T00:01:00.000Z", 65 * UINT64_C(1000000), b), "5s ago");
+        assert_string_equal(format_ago("1970-01-01T00:01:00.000Z", 0, b), "now");
+        assert_string_equal(format_ago(NULL, 0, b), "-");
+}
+
+static void test_table(void **state) {
+        static const char *const titles[] = { "A", "N", "TEXT", NULL };
+        _cleanup_(table_freep) Table *t = NULL;
+        _cleanup_free_ char *text = NULL;
+        size_t size;
+        FILE *f;
+
+        assert_int_equal(table_new(&t, titles), 0);
+        table_align_right(t, 1);
+        assert_int_equal(table_add(t, "abc") ?: table_add(t, "7") ?: table_add(t, "0123456789"), 0);
+        assert_int_equal(table_add(t, "d") ?: table_add(t, "1234") ?: table_add(t, NULL), 0);
+        assert_int_equal(table_rows(t), 2);
+
+        f = open_memstream(&text, &size);
+        table_print(t, f, 0, true);
+        (void) fclose(f);
+        assert_string_equal(text, "A       N  TEXT\nabc     7  0123456789\nd    1234  -\n");
+        free(text);
+
+        f = open_memstream(&text, &size);
+        table_print(t, f, 19, false);
+        (void) fclose(f);
+        assert_string_equal(text, "abc     7  0123456\u2026\nd    1234  -\n");
+}
+
+static void test_records(void **state) {
+        static const struct {
+                const char *event, *data, *text;
+                bool denial;
+        } cases[] = {
+                { "dns.allow", "{\"name\": \"a.example.org\", \"address\": \"198.18.0.1\", \"rule\": \"x\"}",
+                  "lookup of a.example.org: 198.18.0.1", false },
+                { "dns.refused", "{\"name\": \"b.example.org\", \"port\": 53, \"reason\": \"no-rule\", \"count\": 3, \"detail\": \"A\"}",
+                  "lookup of b.example.org: no-rule (A), 3 times", true },
+                { "egress.allow", "{\"name\": \"a.example.org\", \"port\": 443, \"protocol\": \"tls\", \"verdict\": \"inspect\"}",
+                  "a.example.org:443 tls (inspect)", false },
+                { "egress.deny", "{\"name\": \"169.254.169.254\", \"port\": 80, \"reason\": \"literal-address\", \"count\": 1}",
+                  "169.254.169.254:80: literal-address", true },
+                { "conn.close", "{\"name\": \"a.example.org\", \"port\": 443, \"bytes_in\": 1536, \"bytes_out\": 7, \"duration_us\": 350000}",
+                  "a.example.org:443: 1.5K in, 7B out, 350ms", false },
+                { "egress.deny", "{\"name\": \"a\\u001b[2J\", \"reason\": 7}", "a\\x1b[2J", true },
+                { "egress.deny", "{}", "?", true },
+        };
+
+        for (size_t i = 0; i < ELEMENTSOF(cases); i++) {
+                _cleanup_json_ json_t *data = NULL;
+                _cleanup_free_ char *text = NULL;
+
+                assert_int_equal(json_parse(cases[i].data, strlen(cases[i].data), &data, NULL), 0);
+                text = ctl_record_text(cases[i].event, data);
+                assert_string_equal(text, cases[i].text);
+                assert_int_equal(ctl_record_is_denial(cases[i].event, data), cases[i].denial);
+                assert_true(ctl_record_is_network(cases[i].event));
+        }
+        assert_false(ctl_record_is_network("item.submitted"));
+}
+
+int main(void) {
+        const struct CMUnitTest tests[] = {
+                cmocka_unit_test(test_format),
+                cmocka_unit_test(test_table),
+                cmocka_unit_test(test_records),
+                cmocka_unit_test_setup_teardown(test_usage, setup, teardown),
+                cmocka_unit_test_setup_teardown(test_help, setup, teardown),
+                cmocka_unit_test_setup_teardown(test_submit, setup, teardown),
+                cmocka_unit_test_setup_teardown(test_exit_codes, setup, teardown),
+                cmocka_unit_test_setup_teardown(test_list_and_show, setup, teardown),
+                cmocka_unit_test_setup_teardown(test_follow, setup, teardown),
+                cmocka_unit_test_setup_teardown(test_stop, setup, teardown),
+                cmocka_unit_test_setup_teardown(test_result, setup, teardown),
+                cmocka_unit_test_setup_teardown(test_seed, setup, teardown),
+        };
+
+        return cmocka_run_group_tests(tests, NULL, NULL);
+}
