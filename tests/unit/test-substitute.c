@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "inject/substitute.h"
+#include "util/json.h"
+
+#define SENTINEL "sk-ant-api03-Sentinel0123456789"
+#define SECRET "sk-ant-the-real-one"
+#define OTHER "ghp_OtherSentinel0123456789"
+
+typedef struct Fixture {
+        RunSecrets *secrets;
+        InjectCredential credentials[2];
+} Fixture;
+
+static json_t *parse(const char *text) {
+        json_t *j = NULL;
+
+        assert_int_equal(json_parse(text, strlen(text), &j, NULL), 0);
+        return j;
+}
+
+static int set_up(void **state) {
+        json_t *anthropic = parse("{\"hosts\":[\"api.anthropic.com\"],\"ports\":[443],\"methods\":[\"POST\",\"GET\"],\"paths\":[\"/v1/\"],"
+                                  "\"places\":[{\"header\":\"x-api-key\"},{\"bearer\":true}]}");
+        json_t *other = parse("{\"hosts\":[\"git.example.org\"],\"ports\":[8443],\"places\":[{\"header\":\"private-token\"}]}");
+        Fixture *f = calloc(1, sizeof(*f));
+
+        assert_non_null(f);
+        assert_int_equal(run_secrets_new(&f->secrets, "r0123456789ab", "i", "w", "work", 1, 2), 0);
+        assert_int_equal(run_secrets_set_credential(f->secrets, 0, "anthropic", SENTINEL, anthropic, NULL), 0);
+        assert_int_equal(run_secrets_set_credential(f->secrets, 1, "git", OTHER, other, NULL), 0);
+        assert_int_equal(secret_new(&f->secrets->credentials[0].secret, SECRET, strlen(SECRET)), 0);
+        json_decref(anthropic);
+        json_decref(other);
+        for (size_t i = 0; i < 2; i++)
+                assert_int_equal(inject_credential_init(&f->credentials[i], &f->secrets->credentials[i]), 0);
+        *state = f;
+        return 0;
+}
+
+static int tear_down(void **state) {
+        Fixture *f = *state;
+
+        run_secrets_free(f->secrets);
+        free(f);
+        return 0;
+}
+
+static SubstituteVerdict judge(Fixture *f, const char *host, uint16_t port, const char *first, const char *fields,
+                               const char *where, char **ret_written) {
+        _cleanup_(http_reader_freep) HttpReader *reader = NULL;
+        _cleanup_free_ char *text = text_format("%s HTTP/1.1\r\nHost: %s\r\n%s\r\n", first, host, fields);
+        const uint8_t *body;
+        size_t used, body_size;
+        SubstitutePlan plan;
+        HttpEvent event;
+
+        assert_int_equal(http_reader_new(&reader, HTTP_KIND_REQUEST), 0);
+        assert_int_equal(http_reader_feed(reader, text, strlen(text), &used, &event, &body, &body_size), 0);
+        assert_int_equal(event, HTTP_EVENT_HEAD);
+        substitute_plan(f->credentials, 2, host, port, http_reader_head(reader), &plan);
+        if (where)
+                assert_string_equal(plan.where, where);
+        if (ret_written) {
+                Buffer out = {};
+
+                assert_int_equal(substitute_write(http_reader_head(reader), &plan, host, port, &out), 0);
+                assert_int_equal(buffer_append(&out, "", 1), 0);
+                *ret_written = strdup((const char *) buffer_data(&out));
+                buffer_done(&out);
+        }
+        return plan.verdict;
+}
+
+#define API "api.anthropic.com"
+#define CALL "POST /v1/messages?beta=true"
+
+static void test_replace(void **state) {
+        _cleanup_free_ char *one = NULL, *two = NULL, *three = NULL;
+
+        assert_int_equal(judge(*state, API, 443, CALL, "X-Api-Key: " SENTINEL "\r\nContent-Length: 5\r\nAccept-Encoding: gzip\r\nA: b\r\n",
+                               "X-Api-Key", &one), SUBSTITUTE_REPLACE);
+        assert_string_equal(one, "POST /v1/messages?beta=true HTTP/1.1\r\nHost: api.anthropic.com\r\nAccept-Encoding: identity\r\n"
+                                 "Content-Length: 5\r\nX-Api-Key: " SECRET "\r\nA: b\r\n\r\n");
+        assert_int_equal(judge(*state, API, 443, CALL, "Authorization: Bearer " SENTINEL "\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n",
+                               NULL, &two), SUBSTITUTE_REPLACE);
+        assert_string_equal(two, "POST /v1/messages?beta=true HTTP/1.1\r\nHost: api.anthropic.com\r\nAccept-Encoding: identity\r\n"
+                                 "Transfer-Encoding: chunked\r\nAuthorization: Bearer " SECRET "\r\n\r\n");
+        assert_int_equal(judge(*state, API, 443, CALL, "Authorization: bearer " SENTINEL "\r\nx-api-key: " SENTINEL "\r\n", NULL, &three),
+                         SUBSTITUTE_REPLACE);
+        assert_null(strstr(three, SENTINEL));
+}
+
+static void test_plain(void **state) {
+        _cleanup_free_ char *text = NULL;
+
+        assert_int_equal(judge(*state, API, 443, "GET /v1/models", "A: b\r\n", NULL, &text), SUBSTITUTE_PLAIN);
+        assert_null(strstr(text, SECRET));
+        free(text);
+        assert_int_equal(judge(*state, "elsewhere.example", 8443, "GET /", "Authorization: Bearer own-key\r\n", NULL, &text), SUBSTITUTE_PLAIN);
+        assert_non_null(strstr(text, "Host: elsewhere.example:8443\r\n"));
+        assert_non_null(strstr(text, "Authorization: Bearer own-key\r\n"));
+}
+
+static void test_misuse(void **state) {
+        static const char basic[] = "Authorization: Basic dTpzay1hbnQtYXBpMDMtU2VudGluZWwwMTIzNDU2Nzg5\r\n"; /* u:SENTINEL */
+        static const struct {
+                const char *host;
+                uint16_t port;
+                const char *first, *fields, *where;
+        } cases[] = {
+                { "elsewhere.example", 443, CALL, "X-Api-Key: " SENTINEL "\r\n", "X-Api-Key" },
+                { "elsewhere.example", 443, CALL, "Authorization: Bearer " SENTINEL "\r\n", "Authorization" },
+                { API, 8443, CALL, "X-Api-Key: " SENTINEL "\r\n", "X-Api-Key" },
+                { API, 443, CALL, "Cookie: k=" SENTINEL "\r\n", "Cookie" },
+                { API, 443, CALL, "X-Other: " SENTINEL "\r\n", "X-Other" },
+                { API, 443, CALL, "X-Api-Key: " SENTINEL "x\r\n", "X-Api-Key" },
+                { API, 443, CALL, "X-Api-Key: a, " SENTINEL "\r\n", "X-Api-Key" },
+                { API, 443, CALL, "X-Api-Key: " SENTINEL "\r\nX-Api-Key: " SENTINEL "\r\n", "X-Api-Key" },
+                { API, 443, CALL, "Authorization: Token " SENTINEL "\r\n", "Authorization" },
+                { API, 443, CALL, basic, "Authorization" },
+                { API, 443, CALL, "sk-ANT-api03-sentinel0123456789: 1\r\n", "sk-ANT-api03-sentinel0123456789" },
+                { API, 443, "GET /v1/x?k=" SENTINEL, "", "target" },
+                { API, 443, "GET /v1/x?k=%73k-ant-api03-Sentinel012345678%39", "", "target" },
+                { API, 443, CALL, "X-Api-Key: " OTHER "\r\n", "X-Api-Key" },
+                { API, 443, CALL, "Private-Token: " OTHER "\r\nX-Api-Key: " SENTINEL "\r\n", "Private-Token" },
+        };
+
+        for (size_t i = 0; i < ELEMENTSOF(cases); i++)
+                if (judge(*state, cases[i].host, cases[i].port, cases[i].first, cases[i].fields, cases[i].where, NULL) != SUBSTITUTE_MISUSE)
+                        fail_msg("case %zu is not misuse", i);
+}
+
+static void test_foreign(void **state) {
+        assert_int_equal(judge(*state, API, 443, CALL, "X-Api-Key: sk-ant-somebody-elses\r\n", "X-Api-Key", NULL), SUBSTITUTE_FOREIGN);
+        assert_int_equal(judge(*state, API, 443, CALL, "Authorization: Bearer other\r\n", "Authorization", NULL), SUBSTITUTE_FOREIGN);
+        assert_int_equal(judge(*state, API, 443, CALL, "X-Api-Key: " SENTINEL "\r\nAuthorization: Bearer other\r\n", "Authorization", NULL),
+                         SUBSTITUTE_FOREIGN);
+        assert_int_equal(judge(*state, API, 443, CALL, "Api-Key: x\r\n", "Api-Key", NULL), SUBSTITUTE_FOREIGN);
+}
+
+static void test_not_here_and_revoked(void **state) {
+        Fixture *f = *state;
+
+        assert_int_equal(judge(f, API, 443, "DELETE /v1/messages", "X-Api-Key: " SENTINEL "\r\n", NULL, NULL), SUBSTITUTE_NOT_HERE);
+        assert_int_equal(judge(f, API, 443, "GET /admin", "X-Api-Key: " SENTINEL "\r\n", NULL, NULL), SUBSTITUTE_NOT_HERE);
+        assert_int_equal(judge(f, API, 443, "GET /v1/../admin", "X-Api-Key: " SENTINEL "\r\n", NULL, NULL), SUBSTITUTE_NOT_HERE);
+        f->secrets->credentials[0].secret = secret_free(f->secrets->credentials[0].secret);
+        assert_int_equal(judge(f, API, 443, CALL, "X-Api-Key: " SENTINEL "\r\n", NULL, NULL), SUBSTITUTE_REVOKED);
+}
+
+int main(void) {
+        const struct CMUnitTest tests[] = {
+                cmocka_unit_test_setup_teardown(test_replace, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_plain, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_misuse, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_foreign, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_not_here_and_revoked, set_up, tear_down),
+        };
+
+        return cmocka_run_group_tests(tests, NULL, NULL);
+}
