@@ -16,7 +16,8 @@ typedef struct CredentialPlace {
 } CredentialPlace;
 
 typedef struct InjectCredential {
-        const RunCredential *source;  /* borrowed; its `secret` is NULL once revoked */
+        const RunCredential *source;  /* borrowed; `secret` is NULL if it was revoked before this run's inject started */
+        bool revoked;                 /* the value stays known, to be masked */
         const json_t *hosts, *ports, *methods, *paths; /* borrowed from the rule; methods, paths NULL: any */
         CredentialPlace places[CREDENTIAL_PLACES_MAX];
         size_t n_places;

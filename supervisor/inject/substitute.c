@@ -187,7 +187,7 @@ void substitute_plan(const InjectCredential *credentials, size_t n_credentials, 
                 const InjectCredential *c = ret->items[i].credential;
                 const char *where = head->fields[ret->items[i].field].name;
 
-                if (!c->source->secret) {
+                if (!c->source->secret || c->revoked) {
                         settle(ret, SUBSTITUTE_REVOKED, c, where);
                         return;
                 }

@@ -153,6 +153,9 @@ static void test_not_here_and_revoked(void **state) {
         assert_int_equal(judge(f, API, 443, "DELETE /v1/messages", "X-Api-Key: " SENTINEL "\r\n", NULL, NULL), SUBSTITUTE_NOT_HERE);
         assert_int_equal(judge(f, API, 443, "GET /admin", "X-Api-Key: " SENTINEL "\r\n", NULL, NULL), SUBSTITUTE_NOT_HERE);
         assert_int_equal(judge(f, API, 443, "GET /v1/../admin", "X-Api-Key: " SENTINEL "\r\n", NULL, NULL), SUBSTITUTE_NOT_HERE);
+        f->credentials[0].revoked = true;
+        assert_int_equal(judge(f, API, 443, CALL, "X-Api-Key: " SENTINEL "\r\n", NULL, NULL), SUBSTITUTE_REVOKED);
+        f->credentials[0].revoked = false;
         f->secrets->credentials[0].secret = secret_free(f->secrets->credentials[0].secret);
         assert_int_equal(judge(f, API, 443, CALL, "X-Api-Key: " SENTINEL "\r\n", NULL, NULL), SUBSTITUTE_REVOKED);
 }

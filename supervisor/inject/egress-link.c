@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+
+/*
+ * One client for questions, several at a time, and a Watch that is made again whenever it ends. After ten
+ * seconds without a heartbeat, also from the start, the link is lost; whoever asks then is denied without asking.
+ * A grant belongs to whoever asked: if that one is gone when the answer comes, the grant is given back at once.
+ */
+
+#include "inject/egress-link.h"
+
+#include <errno.h>
+#include <jansson.h>
+#include <string.h>
+
+#include "ipc/ipc.h"
+#include "util/json.h"
+#include "util/log.h"
+#include "util/text.h"
+
+#define EGRESS "io.anchorhold.Egress."
+#define SILENCE_USEC (10ULL * 1000 * 1000)
+#define AGAIN_USEC (500ULL * 1000)
+#define ANSWER_USEC (15ULL * 1000 * 1000) /* resolving takes its time */
+
+enum { PARALLEL = 16 };
+
+struct EgressLink {
+        IpcClient *client; /* owned */
+        sd_event_source *silence, *again; /* owned */
+        EgressLost lost;
+        EgressRevoked revoked;
+        void *userdata;
+        bool heard, lost_now;
+};
+
+struct EgressQuestion {
+        EgressLink *link; /* borrowed */
+        EgressDone done;  /* NULL once nobody waits */
+        void *userdata;
+};
+
+static int watch(EgressLink *l);
+
+static int link_on_silence(sd_event_source *s, uint64_t usec, void *userdata) {
+        EgressLink *l = userdata;
+
+        l->heard = false;
+        l->lost_now = true;
+        log_warning("egressd is silent: closing every connection");
+        l->lost(l->userdata);
+        return 0;
+}
+
+static int link_on_again(sd_event_source *s, uint64_t usec, void *userdata) {
+        int r;
+
+        r = watch(userdata);
+        return r < 0 ? log_error_errno(r, "cannot watch egressd") : 0;
+}
+
+static void arm(sd_event_source *s, uint64_t usec) {
+        (void) sd_event_source_set_time_relative(s, usec);
+        (void) sd_event_source_set_enabled(s, SD_EVENT_ONESHOT);
+}
+
+static void link_on_watch(IpcClient *c, const char *error, json_t *params, bool more, void *userdata) {
+        EgressLink *l = userdata;
+        const json_t *revoked;
+
+        if (!error && json_is_integer(json_object_get(params, "heartbeat"))) {
+                if (!l->heard)
+                        log_info("egressd is there");
+                l->heard = true;
+                l->lost_now = false;
+                arm(l->silence, SILENCE_USEC);
+        }
+        revoked = error ? NULL : json_object_get(params, "revoked");
+        for (size_t i = 0; i < json_array_size(revoked); i++)
+                l->revoked(json_integer_value(json_array_get(revoked, i)), l->userdata);
+        if (error || !more)
+                arm(l->again, AGAIN_USEC);
+}
+
+static int watch(EgressLink *l) {
+        return ipc_client_call_async(l->client, EGRESS "Watch", json_object(), NULL, 0, true, 0, link_on_watch, l);
+}
+
+int egress_link_new(EgressLink **ret, sd_event *event, const char *socket_path, EgressLost lost, EgressRevoked revoked, void *userdata) {
+        _cleanup_(egress_link_freep) EgressLink *l = NULL;
+        int r;
+
+        l = malloc(sizeof(*l));
+        if (!l)
+                return -ENOMEM;
+        *l = (EgressLink) { .lost = lost, .revoked = revoked, .userdata = userdata };
+
+        r = ipc_client_new(&l->client, event, socket_path);
+        if (r < 0)
+                return r;
+        ipc_client_set_parallel(l->client, PARALLEL);
+        r = sd_event_add_time_relative(event, &l->silence, CLOCK_BOOTTIME, SILENCE_USEC, 0, link_on_silence, l);
+        if (r < 0)
+                return r;
+        r = sd_event_add_time_relative(event, &l->again, CLOCK_BOOTTIME, AGAIN_USEC, 0, link_on_again, l);
+        if (r < 0)
+                return r;
+        r = sd_event_source_set_enabled(l->again, SD_EVENT_OFF);
+        if (r < 0)
+                return r;
+        r = watch(l);
+        if (r < 0)
+                return r;
+
+        *ret = TAKE_PTR(l);
+        return 0;
+}
+
+EgressLink *egress_link_free(EgressLink *l) {
+        if (!l)
+                return NULL;
+        l->client = ipc_client_free(l->client);
+        l->again = sd_event_source_disable_unref(l->again);
+        l->silence = sd_event_source_disable_unref(l->silence);
+        free(l);
+        return NULL;
+}
+
+EgressQuestion *egress_question_free(EgressQuestion *q) {
+        if (q)
+                q->done = NULL; /* the answer frees it */
+        return NULL;
+}
+
+static void read_addresses(const json_t *list, EgressAnswer *a) {
+        for (size_t i = 0; i < json_array_size(list) && a->n_addresses < EGRESS_ADDRESSES_MAX; i++) {
+                const char *s = json_string_value(json_array_get(list, i));
+
+                if (s)
+                        a->addresses[a->n_addresses++] = s;
+        }
+}
+
+static void link_on_answer(IpcClient *c, const char *error, json_t *params, bool more, void *userdata) {
+        _cleanup_free_ EgressQuestion *q = userdata;
+        EgressAnswer a = { .reason = "unavailable", .rule = "default" };
+        const char *verdict, *text;
+
+        verdict = error ? NULL : json_string_value(json_object_get(params, "verdict"));
+        if (verdict) {
+                a.pass = strcmp(verdict, "pass") == 0;
+                a.grant = json_integer_value(json_object_get(params, "grant"));
+                read_addresses(json_object_get(params, "addresses"), &a);
+                text = json_string_value(json_object_get(params, "reason"));
+                a.reason = text ? text : a.pass ? "allowed" : "no-rule";
+                text = json_string_value(json_object_get(params, "rule"));
+                a.rule = text ? text : "default";
+        } else if (error)
+                log_warning("egressd did not decide: %s", error);
+
+        if (q->done)
+                q->done(&a, q->userdata);
+        else if (a.grant > 0)
+                egress_link_done(q->link, a.grant, 0, 0, 0);
+}
+
+int egress_link_ask(EgressLink *l, const char *name, uint16_t port, const char *method, const char *path, int64_t within,
+                    EgressDone done, void *userdata, EgressQuestion **ret) {
+        _cleanup_free_ EgressQuestion *q = NULL;
+        json_t *params;
+        int r;
+
+        if (l->lost_now)
+                return -ENOTCONN;
+
+        q = malloc(sizeof(*q));
+        params = json_pack("{s:s, s:i, s:s, s:s, s:s, s:s, s:s}", "name", name, "port", (int) port, "protocol", "tls", "sni", name,
+                           "host", name, "method", method, "path", path);
+        if (!q || !params || (within > 0 && json_object_set_new(params, "within", json_integer(within)) < 0)) {
+                json_unref(params);
+                return -ENOMEM;
+        }
+        *q = (EgressQuestion) { .link = l, .done = done, .userdata = userdata };
+
+        r = ipc_client_call_async(l->client, EGRESS "Connect", params, NULL, 0, false, ANSWER_USEC, link_on_answer, q);
+        if (r < 0)
+                return r;
+        *ret = TAKE_PTR(q);
+        return 0;
+}
+
+void egress_link_done(EgressLink *l, int64_t grant, uint64_t bytes_in, uint64_t bytes_out, uint64_t duration_usec) {
+        int r;
+
+        if (grant <= 0)
+                return;
+        r = ipc_client_call_async(l->client, EGRESS "Done",
+                                  json_pack("{s:I, s:I, s:I, s:I}", "grant", (json_int_t) grant, "bytes_in", (json_int_t) bytes_in,
+                                            "bytes_out", (json_int_t) bytes_out, "duration_us", (json_int_t) duration_usec),
+                                  NULL, 0, false, ANSWER_USEC, NULL, NULL);
+        if (r < 0)
+                log_warning_errno(r, "grant %lld cannot be given back", (long long) grant);
+}

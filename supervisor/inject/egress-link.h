@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+#pragma once
+
+/* inject's questions to egressd, and what egressd tells by itself. */
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <systemd/sd-event.h>
+
+#include "util/cleanup.h"
+
+typedef struct EgressLink EgressLink;
+
+enum { EGRESS_ADDRESSES_MAX = 16 };
+
+typedef struct EgressAnswer {
+        bool pass;
+        const char *reason, *rule; /* borrowed, for the time of the call */
+        int64_t grant;             /* 0: none */
+        const char *addresses[EGRESS_ADDRESSES_MAX]; /* borrowed */
+        size_t n_addresses;
+} EgressAnswer;
+
+/* No heartbeat for ten seconds: everything must be closed. */
+typedef void (*EgressLost)(void *userdata);
+typedef void (*EgressRevoked)(int64_t grant, void *userdata);
+typedef void (*EgressDone)(const EgressAnswer *answer, void *userdata);
+
+int egress_link_new(EgressLink **ret, sd_event *event, const char *socket_path, EgressLost lost, EgressRevoked revoked, void *userdata);
+EgressLink *egress_link_free(EgressLink *l);
+DEFINE_CLEANUP(EgressLink *, egress_link_free)
+
+/* A question under way. Freeing it forgets the answer (a grant that still comes is given back). */
+typedef struct EgressQuestion EgressQuestion;
+EgressQuestion *egress_question_free(EgressQuestion *q);
+
+/* May this request be made? `within`: an earlier grant whose connection is to carry it, 0 for none. `done` is called once, from the
+ * loop, unless the question is freed before; the question is over then. An egressd that is
+ * not there answers as a deny, "unavailable". -ENOTCONN once it is lost. */
+int egress_link_ask(EgressLink *l, const char *name, uint16_t port, const char *method, const char *path, int64_t within,
+                    EgressDone done, void *userdata, EgressQuestion **ret);
+
+/* The connection of that grant is over. */
+void egress_link_done(EgressLink *l, int64_t grant, uint64_t bytes_in, uint64_t bytes_out, uint64_t duration_usec);

@@ -1,0 +1,381 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+
+/*
+ * Both directions of one request, as it comes: a piece is read, its framing taken off, looked at or masked, framed
+ * anew and written, so that an event of a stream is on its way as soon as it is there.
+ *
+ * A response whose body is masked is always sent in chunks, because masking may change its length, and what
+ * the length would be must not depend on the secret. An origin that encodes a body although it was asked not to
+ * is refused: what cannot be read cannot be masked.
+ */
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+#include "inject/exchange-private.h"
+#include "util/log.h"
+#include "util/text.h"
+
+/* Models think for minutes before the first byte comes. */
+#define RELAY_USEC (15 * 60 * SECOND_USEC)
+#define HEAD_USEC (75 * SECOND_USEC)
+
+int exchange_flush(TlsStream *s, Buffer *b, uint64_t *count) {
+        bool any = false;
+
+        while (buffer_size(b) > 0) {
+                ssize_t n = tls_stream_write(s, buffer_data(b), buffer_size(b));
+
+                if (n == -EAGAIN)
+                        break;
+                if (n < 0)
+                        return (int) n;
+                buffer_consume(b, (size_t) n);
+                if (count)
+                        *count += (uint64_t) n;
+                any = true;
+        }
+        return any;
+}
+
+/* One piece, if there is room. The end sets *ended; -EAGAIN is 0. */
+static int read_piece(TlsStream *s, Buffer *b, bool *ended, ssize_t *ret_size) {
+        uint8_t *p;
+        ssize_t n;
+
+        *ret_size = 0;
+        if (buffer_size(b) >= EXCHANGE_PIECE)
+                return 0;
+        p = buffer_reserve(b, EXCHANGE_PIECE);
+        if (!p)
+                return -ENOMEM;
+        n = tls_stream_read(s, p, EXCHANGE_PIECE);
+        if (n == -EAGAIN)
+                return 0;
+        if (n == 0)
+                *ended = true;
+        if (n < 0)
+                return (int) n;
+        buffer_commit(b, (size_t) n);
+        *ret_size = n;
+        return 1;
+}
+
+int exchange_read_guest(Exchange *x) {
+        ssize_t size;
+        int r;
+
+        if (x->guest_ended)
+                return 0;
+        r = read_piece(x->guest, &x->from_guest, &x->guest_ended, &size);
+        if (r == -ECONNRESET) { /* most clients just close */
+                x->guest_ended = true;
+                return 1;
+        }
+        return r;
+}
+
+/* ---- usage ---- */
+
+static void start_usage(Exchange *x, const HttpHead *h) {
+        const char *type = "";
+
+        (void) http_head_find(h, "content-type", &type);
+        if (x->metered && !x->usage && usage_reader_new(&x->usage, x->metered->source->provider, usage_format_of(type)) < 0)
+                log_oom();
+}
+
+void exchange_finish_usage(Exchange *x, bool complete) {
+        const InjectCredential *c = x->metered;
+        UsageCall call;
+
+        if (!c || !x->sent)
+                return;
+        call = (UsageCall) {
+                .provider = json_string_value(json_object_get(c->source->rule, "provider")),
+                .host = x->name,
+                .credential = x->plan.n_items > 0 ? x->plan.items[0].credential->source->name : NULL,
+                .latency_usec = time_boottime() - x->started_usec,
+                .status = x->status,
+                .complete = complete,
+        };
+        if (x->usage)
+                usage_reader_finish(x->usage, &call.usage);
+        call.cost_microusd = usage_cost(c->source->provider, &call.usage);
+        usage_report_add(x->context->usage, &call);
+
+        x->usage = usage_reader_free(x->usage);
+        x->metered = NULL;
+}
+
+/* ---- request ---- */
+
+int exchange_begin_relay(Exchange *x) {
+        const HttpHead *h = http_reader_head(x->requests);
+        int r;
+
+        http_reader_set_head_request(x->responses, x->head_request);
+        r = substitute_write(h, &x->plan, x->name, x->port, &x->to_origin);
+        if (r < 0)
+                return r;
+        x->sent = true;
+        exchange_set_phase(x, PHASE_RELAY, RELAY_USEC);
+        return 1;
+}
+
+/* Frames what is in `scratch` as the head announced. last: the body is over. */
+static int write_body(Buffer *scratch, bool chunked, bool last, Buffer *out) {
+        char line[32];
+        int r = 0;
+
+        if (buffer_size(scratch) > 0) {
+                if (chunked) {
+                        (void) snprintf(line, sizeof(line), "%zx\r\n", buffer_size(scratch));
+                        r = buffer_append_text(out, line);
+                }
+                if (r >= 0)
+                        r = buffer_append(out, buffer_data(scratch), buffer_size(scratch));
+                if (r >= 0 && chunked)
+                        r = buffer_append_text(out, "\r\n");
+        }
+        if (r >= 0 && chunked && last)
+                r = buffer_append_text(out, "0\r\n\r\n");
+        return r;
+}
+
+/* A piece of the request's body, or its end: nothing leaves before it was searched for sentinels of other hosts. */
+static int pass_request_body(Exchange *x, const uint8_t *data, size_t size, bool last) {
+        bool chunked = http_reader_head(x->requests)->framing == HTTP_FRAMING_CHUNKED;
+        Buffer scratch = {};
+        int r = 0;
+
+        if (size > 0)
+                r = masker_feed(x->tripwire, data, size, &scratch);
+        if (r >= 0 && last)
+                r = masker_finish(x->tripwire, &scratch);
+        if (r >= 0 && masker_hits(x->tripwire) == 0)
+                r = write_body(&scratch, chunked, last, &x->to_origin);
+        buffer_done(&scratch);
+        return r;
+}
+
+static const InjectCredential *first_foreign_credential(const Exchange *x) {
+        for (size_t i = 0; i < x->context->n_credentials; i++)
+                if (!inject_credential_covers_host(&x->context->credentials[i], x->name, x->port))
+                        return &x->context->credentials[i];
+        return NULL;
+}
+
+static int relay_request(Exchange *x) {
+        const uint8_t *body;
+        size_t used, body_size;
+        HttpEvent event;
+        int r, got;
+
+        if (buffer_size(&x->to_origin) >= EXCHANGE_BACKLOG_MAX)
+                return 0;
+        got = exchange_read_guest(x);
+        if (got < 0 || x->request_over)
+                return got;
+        if (got > 0)
+                exchange_set_phase(x, PHASE_RELAY, RELAY_USEC);
+
+        /* the reader may have an event for no bytes at all, such as the end of a request without a body */
+        do {
+                r = http_reader_feed(x->requests, buffer_data(&x->from_guest), buffer_size(&x->from_guest), &used,
+                                     &event, &body, &body_size);
+                if (r < 0) {
+                        log_info("the body of a request for %s is malformed: %s", x->name, http_reader_error(x->requests));
+                        return exchange_refuse(x, 400, "bad-request", http_reader_error(x->requests));
+                }
+                if (event == HTTP_EVENT_BODY || event == HTTP_EVENT_END) {
+                        x->request_over = event == HTTP_EVENT_END;
+                        r = pass_request_body(x, body, body_size, x->request_over);
+                        if (r < 0)
+                                return r;
+                        if (masker_hits(x->tripwire) > 0)
+                                return exchange_misuse(x, first_foreign_credential(x), "body");
+                        got = 1;
+                }
+                buffer_consume(&x->from_guest, used);
+        } while (event != HTTP_EVENT_MORE && !x->request_over);
+
+        /* cut off in the middle: the origin must not take it for whole */
+        if (x->guest_ended && !x->request_over)
+                return -ECONNRESET;
+        return got;
+}
+
+/* ---- response ---- */
+
+static int mask_text(Exchange *x, const char *text, Buffer *out) {
+        int r;
+
+        r = masker_feed(x->mask, text, strlen(text), out);
+        return r < 0 ? r : masker_finish(x->mask, out);
+}
+
+static int pass_fields(Exchange *x, const HttpHead *h) {
+        for (size_t i = 0; i < h->n_fields; i++) {
+                int r;
+
+                if (http_field_is_hop_by_hop(h, h->fields[i].name))
+                        continue;
+                if ((r = mask_text(x, h->fields[i].name, &x->to_guest)) < 0 || (r = buffer_append_text(&x->to_guest, ": ")) < 0 ||
+                    (r = mask_text(x, h->fields[i].value, &x->to_guest)) < 0 || (r = buffer_append_text(&x->to_guest, "\r\n")) < 0)
+                        return r;
+        }
+        return 0;
+}
+
+static int pass_status(Exchange *x, const HttpHead *h) {
+        char line[32];
+        int r;
+
+        (void) snprintf(line, sizeof(line), "HTTP/1.1 %u ", h->status);
+        if ((r = buffer_append_text(&x->to_guest, line)) < 0 || (r = mask_text(x, h->reason, &x->to_guest)) < 0)
+                return r;
+        return buffer_append_text(&x->to_guest, "\r\n");
+}
+
+static int pass_framing(Exchange *x, const HttpHead *h) {
+        char line[64] = "";
+
+        x->body_framed_as_chunks = h->framing != HTTP_FRAMING_NONE && (h->framing != HTTP_FRAMING_LENGTH || x->context->n_credentials > 0);
+        if (x->body_framed_as_chunks)
+                strcpy(line, "Transfer-Encoding: chunked\r\n");
+        else if (h->has_length && h->status != 204)
+                (void) snprintf(line, sizeof(line), "Content-Length: %llu\r\n", (unsigned long long) h->length);
+        return buffer_append_text(&x->to_guest, line);
+}
+
+static int pass_head(Exchange *x) {
+        const HttpHead *h = http_reader_head(x->responses);
+        const char *encoding;
+        int r;
+
+        if (h->status < 200) { /* "go on", or hints */
+                if ((r = pass_status(x, h)) < 0 || (r = pass_fields(x, h)) < 0)
+                        return r;
+                return buffer_append_text(&x->to_guest, "\r\n");
+        }
+
+        x->status = h->status;
+        if (x->context->n_credentials > 0 && h->framing != HTTP_FRAMING_NONE &&
+            http_head_find(h, "content-encoding", &encoding) > 0 && strcasecmp(encoding, "identity") != 0)
+                return exchange_deny(x, 502, "encoded-response", "Content-Encoding", "The origin encoded its answer although it was asked not to.");
+
+        start_usage(x, h);
+        if ((r = pass_status(x, h)) < 0 || (r = pass_fields(x, h)) < 0 || (r = pass_framing(x, h)) < 0)
+                return r;
+        if (!x->guest_keeps_alive || !x->request_over)
+                r = buffer_append_text(&x->to_guest, "Connection: close\r\n");
+        if (r >= 0)
+                r = buffer_append_text(&x->to_guest, "\r\n");
+        x->head_passed = true;
+        return r;
+}
+
+static int pass_response_body(Exchange *x, const uint8_t *data, size_t size, bool last) {
+        Buffer scratch = {};
+        int r = 0;
+
+        if (size > 0 && x->usage)
+                usage_reader_feed(x->usage, data, size);
+        if (size > 0)
+                r = masker_feed(x->mask, data, size, &scratch);
+        if (r >= 0 && last)
+                r = masker_finish(x->mask, &scratch);
+        if (r >= 0)
+                r = write_body(&scratch, x->body_framed_as_chunks, last, &x->to_guest);
+        buffer_done(&scratch);
+        return r;
+}
+
+/* The response is through: on to the next request, or to the end. */
+static int finish_request(Exchange *x, bool origin_ended) {
+        const HttpHead *h = http_reader_head(x->responses);
+        bool keep_origin = h->keep_alive && h->framing != HTTP_FRAMING_CLOSE && x->request_over && !origin_ended &&
+                           buffer_size(&x->from_origin) == 0;
+        /* bytes that came before their turn are not looked at: their sender has to start over */
+        bool keep_guest = x->guest_keeps_alive && x->request_over && !x->guest_ended && buffer_size(&x->from_guest) == 0;
+
+        exchange_finish_usage(x, true);
+        x->plan = (SubstitutePlan) {};
+        x->sent = x->head_passed = x->head_request = false;
+        if (!keep_origin || !keep_guest)
+                exchange_drop_origin(x);
+        x->idle_usec = time_boottime();
+        if (keep_guest)
+                exchange_set_phase(x, PHASE_HEAD, HEAD_USEC);
+        else
+                exchange_set_phase(x, PHASE_FLUSH, 10 * SECOND_USEC);
+        return 1;
+}
+
+static int take_event(Exchange *x, HttpEvent event, const uint8_t *body, size_t body_size) {
+        switch (event) {
+        case HTTP_EVENT_HEAD:
+                return pass_head(x);
+        case HTTP_EVENT_BODY:
+                return pass_response_body(x, body, body_size, false);
+        case HTTP_EVENT_END:
+                return x->head_passed ? pass_response_body(x, NULL, 0, true) : 0; /* else of a 1xx */
+        case HTTP_EVENT_MORE:
+                break;
+        }
+        return 0;
+}
+
+static int relay_response(Exchange *x) {
+        bool ended = false;
+        const uint8_t *body;
+        size_t used, body_size;
+        HttpEvent event;
+        ssize_t size;
+        int r, got;
+
+        if (buffer_size(&x->to_guest) >= EXCHANGE_BACKLOG_MAX)
+                return 0;
+        got = read_piece(x->origin, &x->from_origin, &ended, &size);
+        x->bytes_in += (uint64_t) size;
+        if (got < 0)
+                return exchange_refuse(x, 502, "origin-closed", "The connection to the origin broke off.");
+        if (got == 0)
+                return 0;
+        exchange_set_phase(x, PHASE_RELAY, RELAY_USEC);
+
+        do {
+                r = http_reader_feed(x->responses, buffer_data(&x->from_origin), buffer_size(&x->from_origin), &used,
+                                     &event, &body, &body_size);
+                if (r < 0) {
+                        log_warning("the answer of %s is malformed: %s", x->name, http_reader_error(x->responses));
+                        return exchange_refuse(x, 502, "origin-malformed", http_reader_error(x->responses));
+                }
+                r = take_event(x, event, body, body_size);
+                if (r < 0 || x->phase != PHASE_RELAY)
+                        return r;
+                buffer_consume(&x->from_origin, used);
+                if (event == HTTP_EVENT_END && x->head_passed)
+                        return finish_request(x, ended);
+        } while (event != HTTP_EVENT_MORE);
+
+        if (!ended)
+                return 1;
+        if (http_reader_eof(x->responses, &event) < 0 || event != HTTP_EVENT_END)
+                return exchange_refuse(x, 502, "origin-closed", "The origin closed the connection before its answer was complete.");
+        r = pass_response_body(x, NULL, 0, true);
+        return r < 0 ? r : finish_request(x, true);
+}
+
+int exchange_relay_step(Exchange *x) {
+        int request, response;
+
+        request = relay_request(x);
+        if (request < 0 || x->phase != PHASE_RELAY)
+                return request;
+        response = relay_response(x);
+        return response < 0 ? response : request > 0 || response > 0;
+}

@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+#pragma once
+
+/* One connection of the guest whose TLS ends here, with the requests on it. */
+
+#include "inject/credential.h"
+#include "inject/egress-link.h"
+#include "inject/leaf.h"
+#include "inject/notes.h"
+#include "inject/tls.h"
+#include "inject/usage-report.h"
+
+typedef struct Exchange Exchange;
+
+enum { EXCHANGES_MAX = 256 };
+
+/* What all exchanges of a process share; everything is borrowed from the owner, which outlives them. */
+typedef struct ExchangeContext {
+        sd_event *event;
+        const char *run;
+        InjectCredential *credentials;
+        size_t n_credentials;
+        LeafMaker *leaves;
+        TlsSetup *tls;
+        EgressLink *egress;
+        AuditClient *audit;
+        Notes *notes;
+        UsageReport *usage;
+        Exchange *exchanges; /* the list */
+        size_t n_exchanges;
+        bool used[RUN_CREDENTIALS_MAX]; /* credential.used is in the audit log */
+} ExchangeContext;
+
+/* Starts with a connection of which nothing was read; takes fd over on success. name is normalised. It frees itself at its end.
+ * -EBUSY, -EACCES (the CA may not sign for that name). */
+int exchange_start(ExchangeContext *c, int fd, const char *name, uint16_t port, const char *client);
+
+void exchange_close_all(ExchangeContext *c);
+void exchange_close_grant(ExchangeContext *c, int64_t grant);
+/* Those whose request under way carries that credential. */
+void exchange_close_credential(ExchangeContext *c, const InjectCredential *credential);

@@ -1,0 +1,267 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+
+/*
+ * WARNING: this process reads bytes from the guest and holds what the guest must never have. It is the one
+ * exception to the rule that those two do not meet (DESIGN.md, principle 6). So it is small, is alone in its unit
+ * and cgroup, may connect only where egressd granted it, has no file system to speak of, and everything
+ * that parses is a pure function with a fuzz target. Think twice before adding to it.
+ *
+ * One process a run. It starts when the proxy hands over the first connection, gets its run's CA key
+ * and credentials from PID 1, and keeps nothing on disk. If it dies, its connections are lost; systemd
+ * starts it for the next one, with the same bundle.
+ *
+ * The proxy is believed which name a connection was opened for: a proxy that lies gets a certificate for
+ * another inspected name, and egressd judges that name again, for this process.
+ */
+
+#include "inject/inject.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include "inject/exchange.h"
+#include "ipc/ipc.h"
+#include "policy/policy.h"
+#include "secret/bundle.h"
+#include "util/json.h"
+#include "util/log.h"
+#include "util/text.h"
+
+#define AGAIN_USEC (1000ULL * 1000)
+
+struct Inject {
+        sd_event *event;        /* ref */
+        RunSecrets *secrets;    /* owned */
+        InjectCredential credentials[RUN_CREDENTIALS_MAX];
+        ExchangeContext context;
+        LeafMaker *leaves;      /* owned; NULL: nothing is inspected */
+        TlsSetup *tls;          /* owned */
+        EgressLink *egress;     /* owned */
+        AuditClient *audit;     /* owned */
+        Notes *notes;           /* owned */
+        UsageReport *usage;     /* owned */
+        IpcServer *server;      /* owned */
+        IpcClient *secretd;     /* owned */
+        sd_event_source *again; /* owned; watches secretd anew */
+};
+
+/* ---- Take ---- */
+
+static int check_connection(int fd) {
+        socklen_t size = sizeof(int);
+        int type, listening;
+
+        if (getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &size) < 0)
+                return -errno;
+        size = sizeof(int);
+        if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listening, &size) < 0)
+                return -errno;
+        return type == SOCK_STREAM && !listening ? 0 : -EINVAL;
+}
+
+static int inject_on_take(IpcCall *call, json_t *params, void *userdata) {
+        static const char *const known[] = { "name", "port", "client", NULL };
+        _cleanup_(json_reader_done) JsonReader reader = {};
+        const char *name = "", *client = "";
+        _cleanup_free_ char *safe = NULL;
+        _cleanup_fd_ int fd = -1;
+        Inject *i = userdata;
+        char normal[254];
+        uint64_t port = 0;
+        int r;
+
+        if (strcmp(ipc_call_peer(call)->run, i->secrets->run) != 0)
+                return ipc_call_refuse(call, "Denied", "a proxy of another run");
+
+        json_check_keys(&reader, params, "", known);
+        json_read_string(&reader, params, "", "name", JSON_F_REQUIRED, &name);
+        json_read_uint(&reader, params, "", "port", JSON_F_REQUIRED, 1, 65535, &port);
+        json_read_string(&reader, params, "", "client", JSON_F_REQUIRED, &client);
+        if (reader.failed)
+                return ipc_call_refuse(call, "BadInput", "%s: %s", reader.pointer, reader.reason);
+        if (egress_normalise_name(name, normal) < 0)
+                return ipc_call_refuse(call, "BadInput", "/name: not a host's name");
+
+        fd = ipc_call_take_fd(call, 0);
+        if (fd < 0 || check_connection(fd) < 0)
+                return ipc_call_refuse(call, "BadInput", "descriptor 0 is no connection");
+
+        safe = text_escape(client, strnlen(client, 63), false);
+        r = exchange_start(&i->context, fd, normal, (uint16_t) port, safe ? safe : "");
+        if (r == -EACCES)
+                return ipc_call_refuse(call, "Denied", "%s is not inspected in this run", normal);
+        if (r == -EBUSY)
+                return ipc_call_refuse(call, "Unavailable", "%d connections are open already", EXCHANGES_MAX);
+        if (r < 0)
+                return log_error_errno(r, "cannot take a connection to %s", normal);
+
+        TAKE_FD(fd);
+        return ipc_call_reply(call, NULL);
+}
+
+/* ---- what others tell ---- */
+
+static void inject_on_egress_lost(void *userdata) {
+        Inject *i = userdata;
+
+        exchange_close_all(&i->context);
+}
+
+static void inject_on_grant_revoked(int64_t grant, void *userdata) {
+        Inject *i = userdata;
+
+        exchange_close_grant(&i->context, grant);
+}
+
+static void revoke_credential(Inject *i, const char *name) {
+        for (size_t k = 0; k < i->secrets->n_credentials; k++) {
+                InjectCredential *c = &i->credentials[k];
+
+                if (c->revoked || strcmp(c->source->name, name) != 0)
+                        continue;
+                log_notice("credential %s was revoked", name);
+                c->revoked = true;
+                exchange_close_credential(&i->context, c);
+        }
+}
+
+static void inject_on_watch(IpcClient *client, const char *error, json_t *params, bool more, void *userdata) {
+        Inject *i = userdata;
+        const json_t *revoked = error ? NULL : json_object_get(params, "revoked");
+
+        for (size_t k = 0; k < json_array_size(revoked); k++) {
+                const char *name = json_string_value(json_array_get(revoked, k));
+
+                if (name)
+                        revoke_credential(i, name);
+        }
+        /* secretd may be restarting; what it revoked meanwhile is in its first reply */
+        if (error || !more) {
+                (void) sd_event_source_set_time_relative(i->again, AGAIN_USEC);
+                (void) sd_event_source_set_enabled(i->again, SD_EVENT_ONESHOT);
+        }
+}
+
+static int inject_on_again(sd_event_source *s, uint64_t usec, void *userdata) {
+        Inject *i = userdata;
+        int r;
+
+        r = ipc_client_call_async(i->secretd, "io.anchorhold.Secret.Watch", json_object(), NULL, 0, true, 0, inject_on_watch, i);
+        return r < 0 ? sd_event_exit(i->event, log_error_errno(r, "cannot watch secretd")) : 0;
+}
+
+/* ---- start and end ---- */
+
+static int read_bundle(Inject *i, const char *run, const char *path) {
+        _cleanup_(secret_freep) Secret *bundle = NULL;
+        SecretView v;
+        int r;
+
+        r = secret_read_file(&bundle, AT_FDCWD, path);
+        if (r < 0)
+                return log_error_errno(r, "cannot read the run's secrets");
+        v = secret_view(bundle);
+        r = bundle_parse(&i->secrets, v.bytes, v.size);
+        if (r < 0)
+                return log_error_errno(r, "the run's secrets are malformed");
+        if (strcmp(i->secrets->run, run) != 0)
+                return log_error_errno(-EBADMSG, "these are the secrets of run %s", i->secrets->run);
+
+        for (size_t k = 0; k < i->secrets->n_credentials; k++) {
+                r = inject_credential_init(&i->credentials[k], &i->secrets->credentials[k]);
+                if (r < 0)
+                        return log_error_errno(r, "credential %s: its rule is malformed", i->secrets->credentials[k].name);
+        }
+        return 0;
+}
+
+static int connect_others(Inject *i, const InjectPaths *paths) {
+        int r;
+
+        if ((r = audit_client_new(&i->audit, i->event)) < 0 ||
+            (r = egress_link_new(&i->egress, i->event, paths->egress, inject_on_egress_lost, inject_on_grant_revoked, i)) < 0 ||
+            (r = notes_new(&i->notes, i->event, i->audit, i->secrets->run)) < 0 ||
+            (r = usage_report_new(&i->usage, i->event, i->audit, i->secrets->run, paths->run_api)) < 0 ||
+            (r = ipc_client_new(&i->secretd, i->event, paths->secret_api)) < 0)
+                return r;
+        return sd_event_add_time_relative(i->event, &i->again, CLOCK_BOOTTIME, 0, 0, inject_on_again, i);
+}
+
+static int listen_to_proxy(Inject *i) {
+        static const IpcMethod methods[] = {
+                { "io.anchorhold.Inject.Take", PEER_PROXY, inject_on_take },
+                {},
+        };
+        int r;
+
+        r = ipc_server_new(&i->server, i->event, methods, i);
+        if (r < 0)
+                return r;
+        r = ipc_server_listen_systemd(i->server, "inject");
+        return r < 0 ? log_error_errno(r, "no socket inject from systemd") : 0;
+}
+
+int inject_new(Inject **ret, sd_event *event, const char *run, const InjectPaths *paths) {
+        _cleanup_(inject_freep) Inject *i = calloc(1, sizeof(*i));
+        int r;
+
+        if (!i)
+                return -ENOMEM;
+        i->event = sd_event_ref(event);
+
+        r = read_bundle(i, run, paths->bundle);
+        if (r < 0)
+                return r;
+        if (i->secrets->ca_pem) {
+                r = leaf_maker_new(&i->leaves, i->secrets->ca_pem, i->secrets->ca_key);
+                if (r < 0)
+                        return log_error_errno(r, "the run's CA is unusable");
+        }
+        r = tls_setup_new(&i->tls, paths->upstream_ca_dir);
+        if (r < 0)
+                return log_error_errno(r, "cannot set up TLS");
+        r = connect_others(i, paths);
+        if (r < 0)
+                return r;
+
+        i->context = (ExchangeContext) {
+                .event = event,
+                .run = i->secrets->run,
+                .credentials = i->credentials,
+                .n_credentials = i->secrets->n_credentials,
+                .leaves = i->leaves,
+                .tls = i->tls,
+                .egress = i->egress,
+                .audit = i->audit,
+                .notes = i->notes,
+                .usage = i->usage,
+        };
+        r = listen_to_proxy(i);
+        if (r < 0)
+                return r;
+
+        *ret = TAKE_PTR(i);
+        return 0;
+}
+
+Inject *inject_free(Inject *i) {
+        if (!i)
+                return NULL;
+
+        i->server = ipc_server_free(i->server);
+        exchange_close_all(&i->context);
+        i->again = sd_event_source_disable_unref(i->again);
+        i->secretd = ipc_client_free(i->secretd);
+        usage_report_free(i->usage);
+        notes_free(i->notes);
+        egress_link_free(i->egress);
+        audit_client_free(i->audit);
+        tls_setup_free(i->tls);
+        leaf_maker_free(i->leaves);
+        run_secrets_free(i->secrets);
+        sd_event_unref(i->event);
+        free(i);
+        return NULL;
+}

@@ -1,0 +1,332 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+
+/*
+ * OpenSSL on non-blocking sockets. A stream never calls its owner from within one of the owner's calls: only
+ * the event loop does, when the socket is ready for what the owner or OpenSSL waits for.
+ *
+ * OpenSSL may want to read in order to write and the other way round (key updates); `crossed` remembers that
+ * until the next call. What it has decrypted already does not make the socket readable: so an owner reads
+ * until -EAGAIN, or comes back by itself.
+ *
+ * Truncation is told apart from an end: a body that ends with its connection counts only if the origin said
+ * close_notify.
+ */
+
+#include "inject/tls.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <openssl/err.h>
+#include <openssl/ssl.h>
+#include <openssl/x509v3.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include "util/log.h"
+#include "util/text.h"
+
+struct TlsSetup {
+        SSL_CTX *server, *client; /* owned */
+};
+
+struct TlsStream {
+        SSL *ssl; /* owned */
+        int fd;   /* owned */
+        char *name; /* owned */
+        sd_event_source *source; /* owned */
+        TlsReady ready;
+        void *userdata;
+        bool server, up, broken;
+        bool want_read, want_write;
+        uint32_t crossed; /* EPOLLIN or EPOLLOUT that OpenSSL waits for */
+        char error[160];
+};
+
+static const unsigned char http11[] = { 8, 'h', 't', 't', 'p', '/', '1', '.', '1' };
+
+static int choose_protocol(SSL *ssl, const unsigned char **ret, unsigned char *ret_size,
+                           const unsigned char *offered, unsigned int size, void *userdata) {
+        unsigned char *chosen;
+
+        if (SSL_select_next_proto(&chosen, ret_size, http11, sizeof(http11), offered, size) != OPENSSL_NPN_NEGOTIATED)
+                return SSL_TLSEXT_ERR_ALERT_FATAL;
+        *ret = chosen;
+        return SSL_TLSEXT_ERR_OK;
+}
+
+/* Called also when the client names nobody. */
+static int check_name(SSL *ssl, int *alert, void *userdata) {
+        const char *asked = SSL_get_servername(ssl, TLSEXT_NAMETYPE_host_name);
+        const TlsStream *s = SSL_get_app_data(ssl);
+
+        if (asked && s && strcasecmp(asked, s->name) == 0)
+                return SSL_TLSEXT_ERR_OK;
+        *alert = SSL_AD_UNRECOGNIZED_NAME;
+        return SSL_TLSEXT_ERR_ALERT_FATAL;
+}
+
+static SSL_CTX *make_context(const SSL_METHOD *method) {
+        SSL_CTX *c = SSL_CTX_new(method);
+
+        if (!c)
+                return NULL;
+        if (SSL_CTX_set_min_proto_version(c, TLS1_2_VERSION) != 1) {
+                SSL_CTX_free(c);
+                return NULL;
+        }
+        SSL_CTX_set_options(c, SSL_OP_NO_TICKET | SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION);
+        SSL_CTX_set_session_cache_mode(c, SSL_SESS_CACHE_OFF);
+        SSL_CTX_set_mode(c, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER | SSL_MODE_RELEASE_BUFFERS);
+        return c;
+}
+
+static void load_extra(SSL_CTX *c, const char *folder) {
+        _cleanup_dir_ DIR *dir = opendir(folder);
+        struct dirent *e;
+
+        while (dir && (e = readdir(dir))) {
+                _cleanup_free_ char *path = NULL;
+                size_t n = strlen(e->d_name);
+
+                if (n < 5 || e->d_name[0] == '.' || strcmp(e->d_name + n - 4, ".pem") != 0)
+                        continue;
+                path = text_format("%s/%s", folder, e->d_name);
+                if (!path || SSL_CTX_load_verify_file(c, path) != 1) {
+                        /* fewer trusted: origins below it fail to verify, and that says why */
+                        log_warning("%s: holds no certificate that can be used, ignored", e->d_name);
+                        ERR_clear_error();
+                }
+        }
+}
+
+int tls_setup_new(TlsSetup **ret, const char *extra_dir) {
+        _cleanup_(tls_setup_freep) TlsSetup *t = calloc(1, sizeof(*t));
+
+        if (!t)
+                return -ENOMEM;
+        t->server = make_context(TLS_server_method());
+        t->client = make_context(TLS_client_method());
+        if (!t->server || !t->client)
+                return -ENOMEM;
+
+        if (SSL_CTX_set_num_tickets(t->server, 0) != 1)
+                return -ENOMEM;
+        SSL_CTX_set_alpn_select_cb(t->server, choose_protocol, NULL);
+        SSL_CTX_set_tlsext_servername_callback(t->server, check_name);
+
+        SSL_CTX_set_verify(t->client, SSL_VERIFY_PEER, NULL);
+        if (SSL_CTX_set_default_verify_paths(t->client) != 1 ||
+            SSL_CTX_set_alpn_protos(t->client, http11, sizeof(http11)) != 0)
+                return -ENOMEM;
+        if (extra_dir)
+                load_extra(t->client, extra_dir);
+
+        *ret = TAKE_PTR(t);
+        return 0;
+}
+
+TlsSetup *tls_setup_free(TlsSetup *t) {
+        if (!t)
+                return NULL;
+        SSL_CTX_free(t->server);
+        SSL_CTX_free(t->client);
+        free(t);
+        return NULL;
+}
+
+/* ---- streams ---- */
+
+static int stream_update(TlsStream *s) {
+        uint32_t mask = s->crossed;
+        int r;
+
+        if (s->up && s->want_read)
+                mask |= EPOLLIN;
+        if (s->up && s->want_write)
+                mask |= EPOLLOUT;
+
+        /* with no interest at all a closed connection would still wake us, again and again */
+        if (mask == 0 || s->broken)
+                return sd_event_source_set_enabled(s->source, SD_EVENT_OFF);
+        r = sd_event_source_set_io_events(s->source, mask);
+        return r < 0 ? r : sd_event_source_set_enabled(s->source, SD_EVENT_ON);
+}
+
+static int stream_on_io(sd_event_source *source, int fd, uint32_t revents, void *userdata) {
+        TlsStream *s = userdata;
+
+        s->ready(s, s->userdata);
+        return 0;
+}
+
+static int stream_new(TlsStream **ret, sd_event *event, SSL_CTX *ctx, int fd, const char *name, TlsReady ready, void *userdata) {
+        _cleanup_(tls_stream_freep) TlsStream *s = NULL;
+        const int on = 1;
+        int r;
+
+        s = malloc(sizeof(*s));
+        if (!s)
+                return -ENOMEM;
+        *s = (TlsStream) { .fd = -1, .ready = ready, .userdata = userdata };
+
+        s->name = strdup(name);
+        s->ssl = SSL_new(ctx);
+        if (!s->name || !s->ssl || SSL_set_fd(s->ssl, fd) != 1)
+                return -ENOMEM;
+        SSL_set_app_data(s->ssl, s);
+        /* fails on a Unix socket, as in tests */
+        (void) setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+
+        r = sd_event_add_io(event, &s->source, fd, EPOLLIN | EPOLLOUT, stream_on_io, s);
+        if (r < 0)
+                return r;
+
+        *ret = TAKE_PTR(s);
+        return 0;
+}
+
+int tls_stream_accept(TlsStream **ret, sd_event *event, TlsSetup *t, int fd, const char *name,
+                      X509 *cert, EVP_PKEY *key, TlsReady ready, void *userdata) {
+        _cleanup_(tls_stream_freep) TlsStream *s = NULL;
+        int r;
+
+        r = stream_new(&s, event, t->server, fd, name, ready, userdata);
+        if (r < 0)
+                return r;
+        s->server = true;
+        if (SSL_use_cert_and_key(s->ssl, cert, key, NULL, 1) != 1)
+                return -ENOMEM;
+        SSL_set_accept_state(s->ssl);
+
+        s->fd = fd;
+        *ret = TAKE_PTR(s);
+        return 0;
+}
+
+int tls_stream_connect(TlsStream **ret, sd_event *event, TlsSetup *t, int fd, const char *name,
+                       TlsReady ready, void *userdata) {
+        _cleanup_(tls_stream_freep) TlsStream *s = NULL;
+        int r;
+
+        r = stream_new(&s, event, t->client, fd, name, ready, userdata);
+        if (r < 0)
+                return r;
+        SSL_set_hostflags(s->ssl, X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS);
+        if (SSL_set1_host(s->ssl, name) != 1 || SSL_set_tlsext_host_name(s->ssl, name) != 1)
+                return -ENOMEM;
+        SSL_set_connect_state(s->ssl);
+
+        s->fd = fd;
+        *ret = TAKE_PTR(s);
+        return 0;
+}
+
+TlsStream *tls_stream_free(TlsStream *s) {
+        if (!s)
+                return NULL;
+        s->source = sd_event_source_disable_unref(s->source);
+        SSL_free(s->ssl);
+        fd_close(s->fd);
+        free(s->name);
+        free(s);
+        return NULL;
+}
+
+/* What a call that did not succeed means: -EAGAIN, with `crossed` set to what is missing, or the end. */
+static int stream_result(TlsStream *s, int rc, uint32_t natural) {
+        int e = SSL_get_error(s->ssl, rc), r;
+
+        if (e == SSL_ERROR_WANT_READ || e == SSL_ERROR_WANT_WRITE) {
+                uint32_t missing = e == SSL_ERROR_WANT_READ ? EPOLLIN : EPOLLOUT;
+
+                s->crossed = missing == natural ? 0 : missing;
+                r = stream_update(s);
+                return r < 0 ? r : -EAGAIN;
+        }
+        if (e == SSL_ERROR_ZERO_RETURN)
+                return 0;
+
+        s->broken = true;
+        r = e == SSL_ERROR_SYSCALL || ERR_GET_REASON(ERR_peek_error()) == SSL_R_UNEXPECTED_EOF_WHILE_READING ? -ECONNRESET : -EPROTO;
+        if (!s->up) {
+                long verdict = s->server ? X509_V_OK : SSL_get_verify_result(s->ssl);
+                const char *why = ERR_reason_error_string(ERR_peek_error());
+
+                if (verdict != X509_V_OK) {
+                        why = X509_verify_cert_error_string(verdict);
+                        r = -EKEYREJECTED;
+                }
+                (void) snprintf(s->error, sizeof(s->error), "%s", why ? why : "the connection broke off");
+        }
+        ERR_clear_error();
+        (void) stream_update(s);
+        return r;
+}
+
+int tls_stream_handshake(TlsStream *s) {
+        int rc, r;
+
+        if (s->up)
+                return 1;
+        if (s->broken)
+                return -ECONNRESET;
+
+        s->crossed = 0;
+        ERR_clear_error();
+        rc = SSL_do_handshake(s->ssl);
+        if (rc != 1) {
+                r = stream_result(s, rc, 0);
+                return r == -EAGAIN ? 0 : r == 0 ? -ECONNRESET : r;
+        }
+
+        s->up = true;
+        r = stream_update(s);
+        return r < 0 ? r : 1;
+}
+
+ssize_t tls_stream_read(TlsStream *s, void *data, size_t size) {
+        size_t n;
+
+        if (s->broken)
+                return -ECONNRESET;
+        ERR_clear_error();
+        if (SSL_read_ex(s->ssl, data, size, &n) == 1)
+                return (ssize_t) n;
+        return stream_result(s, 0, EPOLLIN);
+}
+
+ssize_t tls_stream_write(TlsStream *s, const void *data, size_t size) {
+        size_t n;
+        int r;
+
+        if (s->broken)
+                return -ECONNRESET;
+        ERR_clear_error();
+        if (SSL_write_ex(s->ssl, data, size, &n) == 1)
+                return (ssize_t) n;
+        r = stream_result(s, 0, EPOLLOUT);
+        return r == 0 ? -ECONNRESET : r;
+}
+
+void tls_stream_end(TlsStream *s) {
+        if (s->up && !s->broken) {
+                ERR_clear_error();
+                (void) SSL_shutdown(s->ssl);
+                ERR_clear_error();
+        }
+        (void) shutdown(s->fd, SHUT_WR);
+}
+
+int tls_stream_want(TlsStream *s, bool readable, bool writable) {
+        s->want_read = readable;
+        s->want_write = writable;
+        return stream_update(s);
+}
+
+const char *tls_stream_error(const TlsStream *s) {
+        return s->error;
+}

@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+#pragma once
+
+/* Everything that speaks TLS: non-blocking streams over connected sockets, on either side. */
+
+#include <openssl/types.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <sys/types.h>
+#include <systemd/sd-event.h>
+
+#include "util/cleanup.h"
+
+/* What all streams of a process share. */
+typedef struct TlsSetup TlsSetup;
+
+/* Origins are verified against the system's store and every *.pem of extra_dir (NULL or missing: none). */
+int tls_setup_new(TlsSetup **ret, const char *extra_dir);
+TlsSetup *tls_setup_free(TlsSetup *t);
+DEFINE_CLEANUP(TlsSetup *, tls_setup_free)
+
+typedef struct TlsStream TlsStream;
+
+/* Something may have become possible: try whatever there is to do. May free the stream. */
+typedef void (*TlsReady)(TlsStream *s, void *userdata);
+
+/* Both take fd (connected, non-blocking) over on success; name is copied. Both speak HTTP/1.1 if anything is negotiated. The
+ * first one serves: TLS 1.2 or 1.3, no tickets; a client that asks for another name, or for none, gets an
+ * alert. The second one verifies the origin's chain and name. */
+int tls_stream_accept(TlsStream **ret, sd_event *event, TlsSetup *t, int fd, const char *name,
+                      X509 *cert, EVP_PKEY *key, TlsReady ready, void *userdata);
+int tls_stream_connect(TlsStream **ret, sd_event *event, TlsSetup *t, int fd, const char *name,
+                       TlsReady ready, void *userdata);
+TlsStream *tls_stream_free(TlsStream *s);
+DEFINE_CLEANUP(TlsStream *, tls_stream_free)
+
+/* 1 when done, 0 while it is under way, negative errno: -EPROTO, -ECONNRESET, or -EKEYREJECTED if the origin is not who it should be. */
+int tls_stream_handshake(TlsStream *s);
+
+/* Bytes, 0 at a proper end, -EAGAIN, -ECONNRESET if the connection just broke off, -EPROTO. */
+ssize_t tls_stream_read(TlsStream *s, void *data, size_t size);
+/* Bytes (maybe fewer), -EAGAIN, -ECONNRESET, -EPROTO. */
+ssize_t tls_stream_write(TlsStream *s, const void *data, size_t size);
+/* Says that nothing follows, and closes that direction. Never waits. */
+void tls_stream_end(TlsStream *s);
+
+/* What the owner waits for; the handshake looks after itself. */
+int tls_stream_want(TlsStream *s, bool readable, bool writable);
+
+/* Why the handshake failed; "" before that. */
+const char *tls_stream_error(const TlsStream *s);

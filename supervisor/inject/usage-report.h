@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+#pragma once
+
+/* Tells anchord, and the audit log, what each model call used. */
+
+#include <jansson.h>
+#include <systemd/sd-event.h>
+
+#include "audit/audit.h"
+#include "inject/usage.h"
+#include "util/cleanup.h"
+
+typedef struct UsageReport UsageReport;
+
+typedef struct UsageCall {
+        const char *provider, *host, *credential; /* borrowed; credential NULL: none was used */
+        Usage usage;
+        uint64_t cost_microusd, latency_usec;
+        unsigned status; /* HTTP; 0: no answer came */
+        bool complete;   /* the answer was read to its end */
+} UsageCall;
+
+/* audit and run are borrowed. */
+int usage_report_new(UsageReport **ret, sd_event *event, AuditClient *audit, const char *run, const char *socket_path);
+UsageReport *usage_report_free(UsageReport *u);
+DEFINE_CLEANUP(UsageReport *, usage_report_free)
+
+/* Sent until anchord took it, for a minute at most. Never fails; a lost report is logged. */
+void usage_report_add(UsageReport *u, const UsageCall *call);

@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+
+/* anchor-inject RUN: ends a run's inspected TLS and puts its credentials in. See inject/inject.c. */
+
+#include <stdbool.h>
+#include <stdlib.h>
+#include <systemd/sd-daemon.h>
+
+#include "inject/inject.h"
+#include "net/fence.h"
+#include "secret/secret.h"
+#include "util/log.h"
+#include "util/text.h"
+
+static int check_fence(void) {
+        const char *what = NULL;
+        int r;
+
+        r = fence_self_test(&what);
+        return r < 0 ? log_error_errno(r, "not fenced, will not start: %s", what ? what : "the test could not be made") : 0;
+}
+
+static int run(const char *id) {
+        InjectPaths paths = {
+                .upstream_ca_dir = "/etc/anchorhold/upstream-ca.d",
+                .egress = "/run/anchorhold/egress.sock",
+                .run_api = "/run/anchorhold/run-api.sock",
+                .secret_api = "/run/anchorhold/secret-api.sock",
+        };
+        const char *folder = getenv("CREDENTIALS_DIRECTORY");
+        _cleanup_(inject_freep) Inject *inject = NULL;
+        _cleanup_(sd_event_unrefp) sd_event *event = NULL;
+        _cleanup_free_ char *bundle = NULL;
+        int r;
+
+        r = secret_protect_process();
+        if (r < 0)
+                return log_error_errno(r, "cannot keep secrets out of swap and core dumps");
+        r = check_fence();
+        if (r < 0)
+                return r;
+
+        bundle = text_format("%s/inject", folder ? folder : "/nowhere");
+        if (!bundle)
+                return log_oom();
+        paths.bundle = bundle;
+
+        r = sd_event_default(&event);
+        if (r < 0)
+                return log_error_errno(r, "no event loop");
+        r = sd_event_set_signal_exit(event, true);
+        if (r < 0)
+                return log_error_errno(r, "cannot take signals");
+        (void) sd_event_set_watchdog(event, true);
+
+        r = inject_new(&inject, event, id, &paths);
+        if (r < 0)
+                return log_error_errno(r, "cannot start");
+
+        (void) sd_notify(false, "READY=1");
+        r = sd_event_loop(event);
+        (void) sd_notify(false, "STOPPING=1");
+        return r < 0 ? log_error_errno(r, "the event loop failed") : 0;
+}
+
+int main(int argc, char *argv[]) {
+        log_init("anchor-inject");
+
+        if (argc != 2 || !text_is_id('r', argv[1])) {
+                log_error("usage: anchor-inject RUN, with the socket of anchor-inject@RUN.socket");
+                return 2;
+        }
+
+        return run(argv[1]) < 0 ? EXIT_FAILURE : EXIT_SUCCESS;
+}
