@@ -57,6 +57,7 @@ typedef struct World {
         InjectCredential credentials[2];
         ExchangeContext context;
         IpcServer *servers[3];
+        IpcCall *watch;
         AuditClient *audit;
         Secret *ca_key;
         char *ca_pem;
@@ -104,7 +105,11 @@ static int on_done(IpcCall *call, json_t *params, void *userdata) {
 }
 
 static int on_egress_watch(IpcCall *call, json_t *params, void *userdata) {
-        return ipc_call_notify(ipc_call_ref(call), json_pack("{s:i}", "heartbeat", 1));
+        World *w = userdata;
+
+        ipc_call_unref(w->watch);
+        w->watch = ipc_call_ref(call);
+        return ipc_call_notify(call, json_pack("{s:i}", "heartbeat", 1));
 }
 
 static int on_append(IpcCall *call, json_t *params, void *userdata) {
@@ -410,6 +415,7 @@ static int tear_down(void **state) {
         egress_link_free(c->egress);
         tls_setup_free(c->tls);
         leaf_maker_free(c->leaves);
+        ipc_call_unref(w->watch);
         for (size_t i = 0; i < ELEMENTSOF(w->servers); i++)
                 ipc_server_free(w->servers[i]);
         run_secrets_free(w->secrets);
