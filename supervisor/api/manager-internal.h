@@ -28,6 +28,7 @@
 enum {
         LEASE_USEC = 90 * 1000 * 1000,          /* extended while anchord works on the item */
         OUTBOX_MAX = 10000,                     /* no submission beyond this many unacknowledged events */
+        OUTBOX_WINDOW = 16,
         FOLLOWERS_MAX = 64,
 };
 
@@ -81,7 +82,10 @@ struct Manager {
         uint64_t n_ticks;
         uint64_t accel_since;          /* when we began to wait for the probe, CLOCK_MONOTONIC */
 
-        int64_t outbox_sent;           /* last id handed to auditd */
+        struct {
+                int64_t id;            /* 0: free */
+                char item[ID_LENGTH + 1];
+        } outbox_flight[OUTBOX_WINDOW]; /* handed to auditd, not acknowledged */
         unsigned outbox_flying;
         bool outbox_failed;
 

@@ -2,7 +2,8 @@
 
 /*
  * From the ledger's outbox to auditd. An event stays in the ledger until auditd said that it is durable.
- * A window of events is handed over at once; audit_append() keeps their order. If one fails, the window is let run
+ * A window of events is handed over at once, but never two of one item: so each item's events are recorded in the
+ * order in which they happened. If one fails, the window is let run
  * out and everything that is still in the ledger is sent again after a second; what auditd had stored all the
  * same carries the same "key". Nothing is ever dropped: with auditd gone, leases wait (flow.c) and
  * submissions end at OUTBOX_MAX.
@@ -15,11 +16,11 @@
 #include "util/json.h"
 #include "util/log.h"
 
-enum { WINDOW = 16 };
+enum { SCAN_MAX = 256 }; /* events looked at for one that may be sent; the rest has its turn when those are gone */
 
 typedef struct Sent {
         Manager *manager; /* borrowed */
-        int64_t id;
+        unsigned slot;    /* in Manager.outbox_flight */
 } Sent;
 
 bool outbox_is_empty(Manager *m) {
@@ -36,7 +37,6 @@ static int on_retry(sd_event_source *source, uint64_t usec, void *userdata) {
 static void retry_later(Manager *m) {
         int r;
 
-        m->outbox_sent = 0;
         m->outbox_failed = false;
 
         if (m->outbox_retry) {
@@ -52,9 +52,11 @@ static void retry_later(Manager *m) {
 static void on_acknowledged(int r, void *userdata) {
         Sent *sent = userdata;
         Manager *m = sent->manager;
-        int64_t id = sent->id;
+        unsigned slot = sent->slot;
+        int64_t id = m->outbox_flight[slot].id;
 
         free(sent);
+        m->outbox_flight[slot].id = 0;
         m->outbox_flying--;
 
         if (r < 0) {
@@ -75,20 +77,27 @@ static void on_acknowledged(int r, void *userdata) {
                 retry_later(m);
 }
 
-/* 1 if one was sent, 0 if there is none left. */
-static int send_next(Manager *m) {
-        _cleanup_(ledger_event_done) LedgerEvent e = {};
+/* Is this event, or another one of its item, on its way? Events of no item keep to themselves. */
+static bool must_wait(Manager *m, const LedgerEvent *e, unsigned *ret_free_slot) {
+        const char *item = e->item ?: "";
+
+        for (unsigned i = 0; i < OUTBOX_WINDOW; i++) {
+                if (m->outbox_flight[i].id == 0) {
+                        *ret_free_slot = i;
+                        continue;
+                }
+                if (m->outbox_flight[i].id == e->id || strcmp(m->outbox_flight[i].item, item) == 0)
+                        return true;
+        }
+        return false;
+}
+
+static int send_event(Manager *m, const LedgerEvent *e, unsigned slot) {
         json_t *data = NULL;
         Sent *sent;
         int r;
 
-        r = ledger_outbox_next(m->ledger, m->outbox_sent, &e);
-        if (r == LEDGER_E_NO_WORK)
-                return 0;
-        if (r < 0)
-                return manager_fatal(m, r, "read the audit outbox");
-
-        r = json_parse(e.data, strlen(e.data), &data, NULL);
+        r = json_parse(e->data, strlen(e->data), &data, NULL);
         if (r < 0)
                 return manager_fatal(m, r, "read an event of the audit outbox");
 
@@ -97,12 +106,14 @@ static int send_next(Manager *m) {
                 json_decref(data);
                 return -ENOMEM;
         }
-        *sent = (Sent) { .manager = m, .id = e.id };
+        *sent = (Sent) { .manager = m, .slot = slot };
 
-        m->outbox_sent = e.id;
+        m->outbox_flight[slot].id = e->id;
+        (void) snprintf(m->outbox_flight[slot].item, sizeof(m->outbox_flight[slot].item), "%s", e->item ?: "");
         m->outbox_flying++;
-        r = audit_append(m->audit, e.event, e.run, e.item, e.actor, data, on_acknowledged, sent);
+        r = audit_append(m->audit, e->event, e->run, e->item, e->actor, data, on_acknowledged, sent);
         if (r < 0) {
+                m->outbox_flight[slot].id = 0;
                 m->outbox_flying--;
                 free(sent);
                 return r;
@@ -111,10 +122,31 @@ static int send_next(Manager *m) {
         return 1;
 }
 
+/* 1 if one was sent, 0 if there is none that may be. */
+static int send_next(Manager *m) {
+        int64_t after = 0;
+        int r;
+
+        for (unsigned i = 0; i < SCAN_MAX; i++) {
+                _cleanup_(ledger_event_done) LedgerEvent e = {};
+                unsigned slot = 0;
+
+                r = ledger_outbox_next(m->ledger, after, &e);
+                if (r == LEDGER_E_NO_WORK)
+                        return 0;
+                if (r < 0)
+                        return manager_fatal(m, r, "read the audit outbox");
+                if (!must_wait(m, &e, &slot))
+                        return send_event(m, &e, slot);
+                after = e.id;
+        }
+        return 0;
+}
+
 void outbox_kick(Manager *m) {
         int r = 1;
 
-        while (r > 0 && !m->outbox_failed && m->outbox_flying < WINDOW)
+        while (r > 0 && !m->outbox_failed && m->outbox_flying < OUTBOX_WINDOW)
                 r = send_next(m);
         if (r < 0) {
                 m->outbox_failed = true;

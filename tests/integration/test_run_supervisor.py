@@ -27,8 +27,25 @@ Slice=anchorhold-runs-%i.slice
 ExecStart=/etc/stand-in/{kind}
 """
 
+# varlinkctl of systemd 257 passes no descriptors; the image's perl can, by hand: CALL SOCKET METHOD PARAMETERS [FILE...]
+CALL = r"""#!/usr/bin/perl
+use strict; use Socket;
+my ($path, $method, $parameters, @files) = @ARGV;
+socket(my $socket, AF_UNIX, SOCK_STREAM, 0) && connect($socket, pack_sockaddr_un($path)) or die "connect: $!";
+my @handles = map { open(my $h, "<", $_) or die "$_: $!"; $h } @files;
+my $message = "{\"method\":\"$method\",\"parameters\":$parameters}\0";
+my $iov = pack("PQ", $message, length $message);
+my $rights = @handles ? pack("Q l l l*", 16 + 4 * @handles, SOL_SOCKET, 1, map { fileno } @handles) : "";
+$rights .= "\0" x (-length($rights) % 8);
+my $header = pack("Q L x4 P Q P Q l x4", 0, 0, $iov, 1, $rights, length $rights, 0);
+syscall(46, fileno $socket, $header, 0) == length $message or die "sendmsg: $!";
+$/ = "\0"; my $reply = <$socket>; chomp $reply;
+if ($reply =~ /"error"/) { print STDERR "$reply\n"; exit 1 }
+$reply =~ s/^\{"parameters":(.*)\}$/$1/s; print "$reply\n";
+"""
+
 RUN = r"""#!/bin/bash
-call() { varlinkctl call "${@:3}" /run/anchorhold/run-api.sock "io.anchorhold.Run.$1" "$2"; }
+call() { /etc/stand-in/call /run/anchorhold/run-api.sock "io.anchorhold.Run.$1" "${@:2}"; }
 finish() { call Finish "{\"outcome\":\"$1\",\"reason\":\"$2\",\"facts\":{\"status\":$3}}" "${@:4}"; }
 spec=$(call GetSpec '{}') || exit 1
 echo "$spec"
@@ -49,20 +66,20 @@ case $scenario in
         floods) for ((i = 0; i < 60; i++)); do
                         call Output "{\"stream\":\"stdout\",\"step\":\"one\",\"data\":\"$(head -c 40000 /dev/zero | tr '\0' x)\"}" >/dev/null
                 done; finish ok "" 0 ;;
-        repo) echo result >"/tmp/result"; finish ok "" 0 --push-fd=/tmp/result ;;
+        repo) echo result >"/tmp/result"; finish ok "" 0 /tmp/result ;;
         no-result) finish ok "" 0 ;;
-        too-large) head -c 2000000 /dev/zero >/tmp/result; finish ok "" 0 --push-fd=/tmp/result ;;
-        rejected) echo rejected >/tmp/result; finish ok "" 0 --push-fd=/tmp/result ;;
+        too-large) head -c 2000000 /dev/zero >/tmp/result; finish ok "" 0 /tmp/result ;;
+        rejected) echo rejected >/tmp/result; finish ok "" 0 /tmp/result ;;
         verify) if grep -q refuse-check <<<"$spec"; then finish failed "make check failed" 2; else finish ok "" 0; fi ;;
 esac
 """
 
 IMPORT = r"""#!/bin/bash
-call() { varlinkctl call "${@:3}" /run/anchorhold/run-api.sock "io.anchorhold.Run.$1" "$2"; }
+call() { /etc/stand-in/call /run/anchorhold/run-api.sock "io.anchorhold.Run.$1" "${@:2}"; }
 call GetImport '{}' || exit 1
-item=$(varlinkctl call /run/anchorhold/run-api.sock io.anchorhold.Run.GetSpec '{}' 2>&1) && exit 9   # not an import's to ask
+! call GetSpec '{}' || exit 9   # not an import's to ask
 echo checked >/tmp/checked; echo difference >/tmp/diff
-call Imported '{"ok":OK,"reason":"REASON","commit":COMMIT,"facts":{}}' --push-fd=/tmp/checked --push-fd=/tmp/diff
+call Imported '{"ok":OK,"reason":"REASON","commit":COMMIT,"facts":{}}' /tmp/checked /tmp/diff
 """
 
 WORKFLOW = {
@@ -91,6 +108,7 @@ def make_etc(path):
     put("anchorhold/policy/workflows/stand-in-broken.json", workflow(template=7))
     for kind, script in (("run", RUN), ("import", IMPORT)):
         put(f"systemd/system/anchor-{kind}@.service", UNIT.format(kind=kind))
+    put("stand-in/call", CALL, 0o755)
     put("stand-in/run", RUN, 0o755)
     put("stand-in/import", IMPORT.replace("OK", "true").replace("REASON", "").replace("COMMIT", f'"{COMMIT}"'), 0o755)
     return path
@@ -115,9 +133,10 @@ def wait_for(condition, seconds=20, explain=lambda: ""):
         time.sleep(0.1)
 
 
-def call(booted, method, parameters=None, *options, check=True):
+def call(booted, method, parameters=None, *options, check=True, files=()):
     """One varlink call as root; the replies."""
-    done = booted.run(["varlinkctl", "call", *options, API, f"io.anchorhold.Manager.{method}", json.dumps(parameters or {})], check=check)
+    argv = ["varlinkctl", "call", *options] if not files else ["/etc/stand-in/call"]
+    done = booted.run([*argv, API, f"io.anchorhold.Manager.{method}", json.dumps(parameters or {}), *files], check=check)
     replies = [json.loads(line) for line in done.stdout.replace("\x1e", "").splitlines() if line.strip()]
     return done if not check else replies[-1] if "--more" not in options else replies
 
@@ -175,7 +194,7 @@ def submit_repo(boot, seed):
 
     def file(scenario, name="stand-in-once", check=True, **more):
         return call(boot, "Submit", {"workflow": name, "task": scenario, "repo": "/somewhere", "base": seed[1], "options": {}, **more},
-                    "--push-fd=/run/seed.bundle", check=check)
+                    files=["/run/seed.bundle"], check=check)
     return file
 
 
@@ -355,7 +374,6 @@ def test_attempts_are_bound(boot, submit_repo):
 
 def test_output_is_bounded(boot):
     item = submit(boot, "floods")
-    boot.run(f"sed -i s/x/x/ /dev/null; true")
     wait_state(boot, item, "closed", seconds=60)
     size = int(boot.run(f"stat -c %s /var/lib/anchorhold/items/{item}/events.jsonl").stdout)
     assert size > 2_000_000      # the exec workflow's limit is larger: all of it is kept
@@ -367,8 +385,8 @@ def error_of(done):
 
 
 def test_bad_submissions(boot, submit_repo, seed):
-    def refused(parameters, *options):
-        return error_of(call(boot, "Submit", {"options": {}, **parameters}, *options, check=False))
+    def refused(parameters, *files):
+        return error_of(call(boot, "Submit", {"options": {}, **parameters}, files=files, check=False))
 
     assert "NoSuchWorkflow" in refused({"workflow": "nosuch"})
     assert "BadInput" in refused({"workflow": "../x"})
@@ -378,9 +396,9 @@ def test_bad_submissions(boot, submit_repo, seed):
     assert "BadInput" in refused({"workflow": "exec", "command": []})
     assert "BadInput" in refused({"workflow": "stand-in", "task": "x", "base": seed[1]})
     boot.write("/run/no.bundle", "not a bundle")
-    assert "BadInput" in refused({"workflow": "stand-in", "task": "x", "base": seed[1]}, "--push-fd=/run/no.bundle")
-    assert "BadInput" in refused({"workflow": "stand-in", "task": "x", "base": "f" * 40}, "--push-fd=/run/seed.bundle")
-    assert "BadInput" in refused({"workflow": "stand-in", "task": "x", "base": seed[1]}, "--push-fd=/dev/zero")
+    assert "BadInput" in refused({"workflow": "stand-in", "task": "x", "base": seed[1]}, "/run/no.bundle")
+    assert "BadInput" in refused({"workflow": "stand-in", "task": "x", "base": "f" * 40}, "/run/seed.bundle")
+    assert "BadInput" in refused({"workflow": "stand-in", "task": "x", "base": seed[1]}, "/dev/zero")
     assert "NoSuchItem" in error_of(call(boot, "Show", {"item": "i000000000000"}, check=False))
     assert "NoSuchItem" in error_of(call(boot, "Show", {"item": "../../etc"}, check=False))
     assert "BadInput" in error_of(call(boot, "List", {"limit": 0}, "--more", check=False))
@@ -449,9 +467,10 @@ def test_supervisor_keeps_its_size(boot):
     pid = boot.property("anchord.service", "MainPID")
     measure = lambda: (int(boot.run(f"grep VmRSS /proc/{pid}/status").stdout.split()[1]), len(boot.run(f"ls /proc/{pid}/fd").stdout.split()))
     submit_and_wait = lambda: wait_state(boot, submit(boot, "ok"), "closed")
-    submit_and_wait()
+    for _ in range(16):         # opens its ways to auditd, one by one
+        submit_and_wait()
     before = measure()
-    for _ in range(4):
+    for _ in range(8):
         submit_and_wait()
     after = measure()
     assert after[0] <= before[0] * 1.1 + 512 and after[1] <= before[1] + 2
