@@ -129,3 +129,13 @@ def test_named_boot_keeps_its_state(tmp_path):
         assert kept == "a\nb\n"
     finally:
         subprocess.run([TOP / "image" / "stop", name], check=True, timeout=90)
+
+
+def test_kept_boot_holds_nothing_of_its_caller(tmp_path):
+    """A lock that the caller of `image/boot --keep` holds is free when the caller has gone."""
+    lock, name = tmp_path / "lock", f"check-fd-{tmp_path.parent.name.strip('pytest-').replace('_', '-') or 'x'}"
+    try:
+        subprocess.run(["flock", lock, BOOT, "--container", "--keep", "--forget", "--name", name], check=True, timeout=120)
+        assert subprocess.run(["flock", "--nonblock", lock, "true"], check=False).returncode == 0
+    finally:
+        subprocess.run([TOP / "image" / "stop", name], check=True, timeout=90)
