@@ -48,6 +48,17 @@ enum {
         POLICY_FILES_MAX = 4096, /* of one kind */
 };
 
+/* A file's contents without the file. */
+typedef struct PolicyText {
+        unsigned kind;       /* a PolicyKind; _POLICY_KINDS: host.json, beyond: authority.json */
+        const char *name;
+        const char *data;
+        size_t size;
+} PolicyText;
+
+/* policy_load() without I/O. -EEXIST for two of one name. */
+int policy_load_texts(Policy **ret, const PolicyText *texts, size_t n_texts, PolicyFinding **ret_findings, size_t *ret_n_findings);
+
 /* Notes a finding and makes the object unusable. */
 void policy_add_finding(Policy *p, PolicyObject *o, const char *pointer, const char *reason);
 

@@ -151,6 +151,17 @@ PolicyObject *policy_object_find(const Policy *p, PolicyKind kind, const char *n
         return found ? *found : NULL;
 }
 
+static void parse_object(Policy *p, PolicyObject *o, const char *data, size_t size) {
+        _cleanup_free_ char *reason = NULL;
+        int r;
+
+        r = json_parse(data, size, &o->document, &reason);
+        if (r == -ENOMEM)
+                p->out_of_memory = true;
+        else if (r < 0)
+                policy_add_finding(p, o, "", reason ?: "is not JSON");
+}
+
 /* Reads and parses o->file. A masked file is left without document and without finding. */
 static void read_object(Policy *p, PolicyObject *o) {
         _cleanup_free_ char *data = NULL, *reason = NULL;
@@ -182,11 +193,7 @@ static void read_object(Policy *p, PolicyObject *o) {
                 return;
         }
 
-        r = json_parse(data, size, &o->document, &reason);
-        if (r == -ENOMEM)
-                p->out_of_memory = true;
-        else if (r < 0)
-                policy_add_finding(p, o, "", reason ?: "is not JSON");
+        parse_object(p, o, data, size);
 }
 
 /* "NAME.json" → NAME; NULL for files that are none of ours. */
@@ -198,10 +205,28 @@ static char *name_of_file(const char *file) {
         return strndup(file, n - strlen(".json"));
 }
 
-static int add_file(Policy *p, PolicyKind kind, const char *path, const char *file) {
+static int add_object(Policy *p, PolicyKind kind, const char *name, const char *file, PolicyObject **ret) {
         _cleanup_(policy_object_freep) PolicyObject *o = NULL;
-        _cleanup_free_ char *name = NULL, *full = NULL;
         PolicyObject **grown;
+        int r;
+
+        r = policy_object_new(&o, kinds[kind].folder, name, file);
+        if (r < 0)
+                return r;
+
+        grown = reallocarray(p->objects[kind], p->n_objects[kind] + 1, sizeof(*grown));
+        if (!grown)
+                return -ENOMEM;
+        p->objects[kind] = grown;
+
+        *ret = o;
+        p->objects[kind][p->n_objects[kind]++] = TAKE_PTR(o);
+        return 0;
+}
+
+static int add_file(Policy *p, PolicyKind kind, const char *path, const char *file) {
+        _cleanup_free_ char *name = NULL, *full = NULL;
+        PolicyObject *o;
         int r;
 
         name = name_of_file(file);
@@ -223,16 +248,12 @@ static int add_file(Policy *p, PolicyKind kind, const char *path, const char *fi
                 return 0;
         }
 
-        r = policy_object_new(&o, kinds[kind].folder, name, full);
+        r = add_object(p, kind, name, full, &o);
         if (r < 0)
                 return r;
 
-        grown = reallocarray(p->objects[kind], p->n_objects[kind] + 1, sizeof(*grown));
-        if (!grown)
-                return -ENOMEM;
-        p->objects[kind] = grown;
-        p->objects[kind][p->n_objects[kind]++] = TAKE_PTR(o);
-        return 0;
+        read_object(p, o);
+        return p->out_of_memory ? -ENOMEM : 0;
 }
 
 static int open_folder(const char *path, DIR **ret) {
@@ -331,19 +352,8 @@ static int settle_kind(Policy *p, PolicyKind kind) {
         return 0;
 }
 
-static int load_kind(Policy *p, PolicyKind kind, const char *root) {
+static int check_kind(Policy *p, PolicyKind kind) {
         int r;
-
-        for (size_t t = 0; t < ELEMENTSOF(trees); t++) {
-                r = scan_kind(p, kind, root, trees[t]);
-                if (r < 0)
-                        return r;
-        }
-
-        for (size_t i = 0; i < p->n_objects[kind]; i++)
-                read_object(p, p->objects[kind][i]);
-        if (p->out_of_memory)
-                return -ENOMEM;
 
         r = settle_kind(p, kind);
         if (r < 0)
@@ -416,9 +426,8 @@ static int compare_findings(const void *a, const void *b) {
         return c != 0 ? c : strcmp(x->pointer, y->pointer);
 }
 
-int policy_load(Policy **ret, const char *root, PolicyFinding **ret_findings, size_t *ret_n_findings) {
+static int policy_new(Policy **ret) {
         _cleanup_(policy_freep) Policy *p = NULL;
-        int r;
 
         p = calloc(1, sizeof(*p));
         if (!p)
@@ -434,27 +443,21 @@ int policy_load(Policy **ret, const char *root, PolicyFinding **ret_findings, si
                 .max_runs = 3,
         };
 
-        for (size_t t = 0; t < ELEMENTSOF(trees); t++) {
-                r = scan_stray(p, root, trees[t]);
-                if (r < 0)
-                        return r;
-        }
+        *ret = TAKE_PTR(p);
+        return 0;
+}
+
+/* Everything is read: checks it, in the order in which objects refer to each other. */
+static int policy_check(Policy *p, PolicyFinding **ret_findings, size_t *ret_n_findings) {
+        int r;
 
         for (PolicyKind k = 0; k < _POLICY_KINDS; k++) {
-                r = load_kind(p, k, root);
+                r = check_kind(p, k);
                 if (r < 0)
                         return r;
         }
-
-        r = load_single(p, root, "host", &p->host_file);
-        if (r < 0)
-                return r;
         if (p->host_file && p->host_file->document)
                 policy_check_host(p, p->host_file);
-
-        r = load_single(p, root, "authority", &p->authority);
-        if (r < 0)
-                return r;
         if (p->authority && p->authority->document)
                 policy_check_authority(p, p->authority);
 
@@ -469,6 +472,72 @@ int policy_load(Policy **ret, const char *root, PolicyFinding **ret_findings, si
                 *ret_n_findings = p->n_findings;
                 p->n_findings = 0;
         }
+        return 0;
+}
+
+int policy_load(Policy **ret, const char *root, PolicyFinding **ret_findings, size_t *ret_n_findings) {
+        _cleanup_(policy_freep) Policy *p = NULL;
+        int r;
+
+        r = policy_new(&p);
+        if (r < 0)
+                return r;
+
+        for (size_t t = 0; t < ELEMENTSOF(trees); t++) {
+                r = scan_stray(p, root, trees[t]);
+                if (r < 0)
+                        return r;
+                for (PolicyKind k = 0; k < _POLICY_KINDS; k++) {
+                        r = scan_kind(p, k, root, trees[t]);
+                        if (r < 0)
+                                return r;
+                }
+        }
+        r = load_single(p, root, "host", &p->host_file);
+        if (r >= 0)
+                r = load_single(p, root, "authority", &p->authority);
+        if (r >= 0)
+                r = policy_check(p, ret_findings, ret_n_findings);
+        if (r < 0)
+                return r;
+
+        *ret = TAKE_PTR(p);
+        return 0;
+}
+
+/* The object for a text without a file. */
+static int add_text(Policy *p, const PolicyText *t, PolicyObject **ret) {
+        PolicyObject **single = t->kind == _POLICY_KINDS ? &p->host_file : &p->authority;
+
+        if (t->kind < _POLICY_KINDS)
+                return find_unsorted(p, t->kind, t->name) ? -EEXIST : add_object(p, t->kind, t->name, t->name, ret);
+        if (*single)
+                return -EEXIST;
+        return policy_object_new(single, NULL, t->name, t->name) ?: (*ret = *single, 0);
+}
+
+int policy_load_texts(Policy **ret, const PolicyText *texts, size_t n_texts, PolicyFinding **ret_findings, size_t *ret_n_findings) {
+        _cleanup_(policy_freep) Policy *p = NULL;
+        int r;
+
+        r = policy_new(&p);
+        if (r < 0)
+                return r;
+
+        for (size_t i = 0; i < n_texts; i++) {
+                PolicyObject *o;
+
+                r = add_text(p, &texts[i], &o);
+                if (r < 0)
+                        return r;
+                parse_object(p, o, texts[i].data, texts[i].size);
+        }
+        if (p->out_of_memory)
+                return -ENOMEM;
+
+        r = policy_check(p, ret_findings, ret_n_findings);
+        if (r < 0)
+                return r;
 
         *ret = TAKE_PTR(p);
         return 0;

@@ -9,4 +9,5 @@ LIB_SRCS += supervisor/policy/policy-load.c \
             supervisor/policy/policy-harness.c \
             supervisor/policy/policy-workflow.c \
             supervisor/policy/policy-host.c
-UNIT_TESTS += test-policy-egress test-policy-load
+UNIT_TESTS += test-policy-egress test-policy-load test-policy-schema
+FUZZERS += fuzz-policy
