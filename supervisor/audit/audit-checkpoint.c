@@ -4,12 +4,13 @@
  *
  * The file has one line each, oldest first:
  *
- *     anchorhold-checkpoint-1 SEQ HASH TIME SIGNATURE
+ *     anchorhold-checkpoint-1 SEQ HASH FIRST TIME SIGNATURE
  *
- * SEQ and TIME as in a record, HASH that record's hash (64 hexadecimal digits), SIGNATURE 128 hexadecimal digits: Ed25519
- * (RFC 8032) over the line up to and without the space before SIGNATURE. A line is written once the journal is known to keep that
+ * SEQ and TIME as in a record, HASH that record's hash (64 hexadecimal digits), FIRST the number of the first record that the
+ * journal still had, SIGNATURE 128 hexadecimal digits: Ed25519 (RFC 8032) over the line up to and without the space before SIGNATURE. A line is written once the journal is known to keep that
  * record, at intervals and when auditd stops. So a log that has not the record SEQ with that HASH is cut, or is
- * another log; one that begins after SEQ was vacuumed and still hangs together if any later checkpoint fits.
+ * another log; one that begins where the newest line says was vacuumed, one that begins later was cut at its head. audit.checkpoint events carry the
+ * line in their data, so that an export and the public key suffice.
  *
  * The key is made at auditd's first start, and its private part (PKCS #8 PEM, 0600) never leaves the host. The
  * public part (PEM, 0644) is for whoever checks: take a copy elsewhere, for who owns the host's root owns the key.
@@ -30,8 +31,7 @@
 enum {
         KEY_FILE_MAX = 16 * 1024,
         SIGNATURE_SIZE = 64,
-        LINE_MAX_SIZE = 320,
-        CHECKPOINTS_FILE_MAX = AUDIT_CHECKPOINTS_MAX * LINE_MAX_SIZE,
+        CHECKPOINTS_FILE_MAX = AUDIT_CHECKPOINTS_MAX * AUDIT_CHECKPOINT_LINE_MAX,
 };
 
 #define LINE_HEADER "anchorhold-checkpoint-1 "
@@ -142,18 +142,25 @@ int audit_key_load_public(AuditKey **ret, const char *path) {
 }
 
 /* What is signed. */
-static int checkpoint_text(const AuditCheckpoint *c, char ret[static LINE_MAX_SIZE]) {
+static int checkpoint_text(const AuditCheckpoint *c, char ret[static AUDIT_CHECKPOINT_LINE_MAX]) {
         char hash[HEX_SHA256_SIZE];
 
         text_hex(c->head.hash, AUDIT_HASH_SIZE, hash);
-        return snprintf(ret, LINE_MAX_SIZE, LINE_HEADER "%llu %s %s", (unsigned long long) c->head.seq, hash, c->time);
+        return snprintf(ret, AUDIT_CHECKPOINT_LINE_MAX, LINE_HEADER "%llu %s %llu %s", (unsigned long long) c->head.seq, hash,
+                        (unsigned long long) c->first_seq, c->time);
 }
 
-int audit_checkpoint_sign(const AuditKey *key, const AuditHead *head, AuditCheckpoint *ret) {
-        AuditCheckpoint c = { .head = *head };
+void audit_checkpoint_line(const AuditCheckpoint *c, char ret[static AUDIT_CHECKPOINT_LINE_MAX]) {
+        int n = checkpoint_text(c, ret);
+
+        (void) snprintf(ret + n, (size_t) (AUDIT_CHECKPOINT_LINE_MAX - n), " %s", c->signature);
+}
+
+int audit_checkpoint_sign(const AuditKey *key, const AuditHead *head, uint64_t first_seq, AuditCheckpoint *ret) {
+        AuditCheckpoint c = { .head = *head, .first_seq = first_seq };
         uint8_t signature[SIGNATURE_SIZE];
         size_t size = sizeof(signature);
-        char text[LINE_MAX_SIZE];
+        char text[AUDIT_CHECKPOINT_LINE_MAX];
         EVP_MD_CTX *ctx;
         int n, ok;
 
@@ -176,7 +183,7 @@ int audit_checkpoint_sign(const AuditKey *key, const AuditHead *head, AuditCheck
 
 int audit_checkpoint_verify(const AuditKey *key, const AuditCheckpoint *c) {
         uint8_t signature[SIGNATURE_SIZE];
-        char text[LINE_MAX_SIZE];
+        char text[AUDIT_CHECKPOINT_LINE_MAX];
         EVP_MD_CTX *ctx;
         int n, ok;
 
@@ -195,8 +202,8 @@ int audit_checkpoint_verify(const AuditKey *key, const AuditCheckpoint *c) {
 
 int audit_checkpoint_parse(const char *line, size_t size, AuditCheckpoint *ret) {
         AuditCheckpoint c = {};
-        char copy[LINE_MAX_SIZE], hash[HEX_SHA256_SIZE], again[LINE_MAX_SIZE];
-        unsigned long long seq;
+        char copy[AUDIT_CHECKPOINT_LINE_MAX], hash[HEX_SHA256_SIZE], again[AUDIT_CHECKPOINT_LINE_MAX];
+        unsigned long long seq, first;
         int n = 0;
 
         if (size >= sizeof(copy) || memchr(line, '\0', size))
@@ -204,12 +211,13 @@ int audit_checkpoint_parse(const char *line, size_t size, AuditCheckpoint *ret) 
         memcpy(copy, line, size);
         copy[size] = '\0';
 
-        if (sscanf(copy, LINE_HEADER "%18llu %64[0-9a-f] %24[0-9TZ:.-] %128[0-9a-f]%n", &seq, hash, c.time, c.signature, &n) != 4 ||
+        if (sscanf(copy, LINE_HEADER "%18llu %64[0-9a-f] %18llu %24[0-9TZ:.-] %128[0-9a-f]%n", &seq, hash, &first, c.time, c.signature, &n) != 5 ||
             (size_t) n != size || text_unhex(hash, c.head.hash, AUDIT_HASH_SIZE) < 0 || strlen(c.signature) != AUDIT_SIGNATURE_HEX - 1)
                 return -EBADMSG;
 
         /* exactly this form: the signature is over the text, not over what it means */
         c.head.seq = seq;
+        c.first_seq = first;
         n = checkpoint_text(&c, again);
         if (strncmp(again, copy, (size_t) n) != 0 || copy[n] != ' ')
                 return -EBADMSG;
@@ -239,12 +247,12 @@ static int checkpoints_shrink(int dir_fd) {
 
 int audit_checkpoint_store(int dir_fd, const AuditCheckpoint *c) {
         _cleanup_fd_ int fd = -1;
-        char line[LINE_MAX_SIZE];
+        char line[AUDIT_CHECKPOINT_LINE_MAX + 1];
         struct stat st;
-        int n, r;
+        int r;
 
-        n = checkpoint_text(c, line);
-        n += snprintf(line + n, sizeof(line) - (size_t) n, " %s\n", c->signature);
+        audit_checkpoint_line(c, line);
+        strcat(line, "\n");
 
         fd = openat(dir_fd, AUDIT_CHECKPOINTS, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0644);
         if (fd < 0)
@@ -263,7 +271,7 @@ int audit_checkpoint_store(int dir_fd, const AuditCheckpoint *c) {
                 }
         }
 
-        r = io_write_full(fd, line, (size_t) n);
+        r = io_write_full(fd, line, strlen(line));
         if (r < 0)
                 return r;
         if (fsync(fd) < 0 || fsync(dir_fd) < 0)

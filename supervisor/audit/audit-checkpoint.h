@@ -14,6 +14,7 @@ enum { AUDIT_SIGNATURE_HEX = 129, AUDIT_CHECKPOINTS_MAX = 20000 };
 
 typedef struct AuditCheckpoint {
         AuditHead head;
+        uint64_t first_seq;              /* where the journal began at that time */
         char time[TIME_TEXT_SIZE];
         char signature[AUDIT_SIGNATURE_HEX];
 } AuditCheckpoint;
@@ -25,8 +26,11 @@ int audit_key_load_public(AuditKey **ret, const char *path);
 AuditKey *audit_key_free(AuditKey *k);
 DEFINE_CLEANUP(AuditKey *, audit_key_free)
 
-/* Fills time and signature for ret->head. */
-int audit_checkpoint_sign(const AuditKey *key, const AuditHead *head, AuditCheckpoint *ret);
+enum { AUDIT_CHECKPOINT_LINE_MAX = 352 };
+
+int audit_checkpoint_sign(const AuditKey *key, const AuditHead *head, uint64_t first_seq, AuditCheckpoint *ret);
+/* The whole line, without its end. */
+void audit_checkpoint_line(const AuditCheckpoint *c, char ret[static AUDIT_CHECKPOINT_LINE_MAX]);
 /* 1 if the signature fits, 0 if not, negative errno. */
 int audit_checkpoint_verify(const AuditKey *key, const AuditCheckpoint *c);
 

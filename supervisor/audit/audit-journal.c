@@ -34,7 +34,7 @@ enum {
         SEND_BUFFER = 4 * 1024 * 1024,
         POLL_USEC = 50 * 1000,
         SYNCED_MAX = 4096,
-        LAST_ENTRIES = 1024,  /* how far back start-up looks for the highest record */
+        SCAN_MAX = 1024,      /* how many entries are looked at for the first or the last record */
 };
 
 #define IDENTIFIER "SYSLOG_IDENTIFIER=anchor-auditd\n"
@@ -161,43 +161,90 @@ static int add_match(sd_journal *j, const char *name, const char *value) {
         return match ? sd_journal_add_match(j, match, 0) : -ENOMEM;
 }
 
-int audit_journal_last(const char *directory, const char *unit, AuditHead *ret) {
+/* The journal with only our unit's entries; NULL if there are no files yet. */
+static int open_unit_journal(const char *directory, const char *unit, sd_journal **ret) {
         sd_journal *j = NULL;
-        AuditHead last = {};
         int r;
 
+        *ret = NULL;
         r = sd_journal_open_directory(&j, directory, 0);
-        if (r == -ENOENT) {
-                *ret = last;
+        if (r == -ENOENT)
                 return 0;
-        }
         if (r >= 0)
                 r = sd_journal_set_data_threshold(j, 0);
         if (r >= 0 && unit)
                 r = add_match(j, "_SYSTEMD_UNIT", unit);
-        if (r >= 0)
-                r = sd_journal_seek_tail(j);
+        if (r < 0) {
+                if (j)
+                        sd_journal_close(j);
+                return r;
+        }
 
-        for (unsigned n = 0; r >= 0 && n < LAST_ENTRIES; n++) {
+        *ret = j;
+        return 0;
+}
+
+/* Moves by `step` through at most max entries and keeps the highest good record; stops at the first one if `only_first`. */
+static int scan(sd_journal *j, int (*step)(sd_journal *), unsigned max, bool only_first, AuditHead *ret) {
+        int r = 0;
+
+        for (unsigned n = 0; n < max; n++) {
                 _cleanup_(audit_record_done) AuditRecord record = {};
                 const char *reason;
 
-                r = sd_journal_previous(j);
+                r = step(j);
                 if (r <= 0)
-                        break;
+                        return r;
                 r = audit_journal_read_entry(j, &record, NULL);
                 if (r < 0)
-                        break;
-                if (record.ours && audit_record_check(&record, &reason) == AUDIT_CHECK_GOOD && record.seq > last.seq) {
-                        last.seq = record.seq;
-                        memcpy(last.hash, record.hash, AUDIT_HASH_SIZE);
-                }
+                        return r;
+                if (!record.ours || audit_record_check(&record, &reason) != AUDIT_CHECK_GOOD || record.seq <= ret->seq)
+                        continue;
+
+                ret->seq = record.seq;
+                memcpy(ret->hash, record.hash, AUDIT_HASH_SIZE);
+                if (only_first)
+                        return 0;
         }
 
-        sd_journal_close(j);
+        return 0;
+}
+
+int audit_journal_last(const char *directory, const char *unit, AuditHead *ret) {
+        AuditHead last = {};
+        sd_journal *j;
+        int r;
+
+        r = open_unit_journal(directory, unit, &j);
+        if (r >= 0 && j) {
+                r = sd_journal_seek_tail(j);
+                if (r >= 0)
+                        r = scan(j, sd_journal_previous, SCAN_MAX, false, &last);
+                sd_journal_close(j);
+        }
         if (r < 0)
                 return r;
+
         *ret = last;
+        return 0;
+}
+
+int audit_journal_first(const char *directory, const char *unit, uint64_t *ret_seq) {
+        AuditHead first = {};
+        sd_journal *j;
+        int r;
+
+        r = open_unit_journal(directory, unit, &j);
+        if (r >= 0 && j) {
+                r = sd_journal_seek_head(j);
+                if (r >= 0)
+                        r = scan(j, sd_journal_next, SCAN_MAX, true, &first);
+                sd_journal_close(j);
+        }
+        if (r < 0)
+                return r;
+
+        *ret_seq = first.seq;
         return 0;
 }
 

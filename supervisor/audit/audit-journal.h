@@ -33,8 +33,10 @@ int audit_journal_look(AuditJournal *j, const AuditHead *records, size_t n, uint
 /* The directory of the namespace's persistent files; the caller's. */
 int audit_journal_directory(char **ret);
 
-/* The record with the highest number among the last ones in the journal; seq 0 if there is none. Blocks, for start-up only. */
+/* The record with the highest number among the last ones in the journal, and the number of the first one; 0 if there is none. Both
+ * block for as long as opening the files takes. */
 int audit_journal_last(const char *directory, const char *unit, AuditHead *ret);
+int audit_journal_first(const char *directory, const char *unit, uint64_t *ret_seq);
 
 /* Adds all fields of the current entry to the record; *ret_unit (may be NULL) is its _SYSTEMD_UNIT, NULL if it has none, the caller's. */
 int audit_journal_read_entry(sd_journal *j, AuditRecord *r, char **ret_unit);

@@ -66,6 +66,7 @@ struct AuditServer {
         AuditQueue *queue;             /* owned */
         AuditKey *key;                 /* owned */
         int state_fd;                  /* owned */
+        char *journal_dir, *journal_unit; /* owned */
         char boot[SD_ID128_STRING_MAX];
         Pending *pending, **pending_end; /* owned list */
         size_t n_pending, pending_bytes;
@@ -429,12 +430,17 @@ static int server_on_drop(sd_event_source *source, uint64_t usec, void *userdata
 
 /* Signs what the journal keeps. 1 if there was anything new. */
 static int server_sign(AuditServer *s, AuditCheckpoint *ret) {
+        uint64_t first;
         int r;
 
         if (s->kept.seq == 0 || s->kept.seq == s->signed_head.seq)
                 return 0;
 
-        r = audit_checkpoint_sign(s->key, &s->kept, ret);
+        r = audit_journal_first(s->journal_dir, s->journal_unit, &first);
+        if (r >= 0 && first == 0)
+                r = -ENODATA;
+        if (r >= 0)
+                r = audit_checkpoint_sign(s->key, &s->kept, first, ret);
         if (r >= 0)
                 r = audit_checkpoint_store(s->state_fd, ret);
         if (r < 0)
@@ -447,14 +453,13 @@ static int server_sign(AuditServer *s, AuditCheckpoint *ret) {
 static int server_on_checkpoint(sd_event_source *source, uint64_t usec, void *userdata) {
         AuditServer *s = userdata;
         AuditCheckpoint c;
-        char hash[HEX_SHA256_SIZE];
+        char line[AUDIT_CHECKPOINT_LINE_MAX];
         int r;
 
         /* the checkpoint's own event alone is no reason for the next one */
         if (s->kept.seq > s->signed_head.seq + 1 && server_sign(s, &c) > 0) {
-                text_hex(c.head.hash, AUDIT_HASH_SIZE, hash);
-                r = server_append_own(s, "audit.checkpoint", json_pack("{s:I, s:s, s:s, s:s}", "seq", (json_int_t) c.head.seq, "hash", hash,
-                                                                       "time", c.time, "signature", c.signature));
+                audit_checkpoint_line(&c, line);
+                r = server_append_own(s, "audit.checkpoint", json_pack("{s:I, s:s}", "seq", (json_int_t) c.head.seq, "line", line));
                 if (r < 0)
                         (void) log_warning_errno(r, "Cannot write audit.checkpoint");
         }
@@ -599,6 +604,10 @@ int audit_server_new(AuditServer **ret, sd_event *event, const AuditServerOption
         s->event = sd_event_ref(event);
         s->state_fd = -1;
         s->pending_end = &s->pending;
+        s->journal_dir = strdup(options->journal_dir);
+        s->journal_unit = options->journal_unit ? strdup(options->journal_unit) : NULL;
+        if (!s->journal_dir || (options->journal_unit && !s->journal_unit))
+                return log_oom();
 
         r = server_start(s, options);
         if (r < 0)
@@ -626,6 +635,8 @@ AuditServer *audit_server_free(AuditServer *s) {
         (void) sd_event_source_disable_unref(s->drop);
         (void) sd_event_source_disable_unref(s->checkpoint);
         (void) fd_close(s->state_fd);
+        free(s->journal_dir);
+        free(s->journal_unit);
         (void) sd_event_unref(s->event);
         free(s);
         return NULL;

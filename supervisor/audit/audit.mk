@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-LIB_SRCS += supervisor/audit/audit-checkpoint.c supervisor/audit/audit-client.c supervisor/audit/audit-event.c \
-            supervisor/audit/audit-journal.c supervisor/audit/audit-outbox.c supervisor/audit/audit-queue.c \
-            supervisor/audit/audit-record.c supervisor/audit/audit-server.c
+LIB_SRCS += supervisor/audit/audit-chain.c supervisor/audit/audit-checkpoint.c supervisor/audit/audit-client.c \
+            supervisor/audit/audit-event.c supervisor/audit/audit-export.c supervisor/audit/audit-journal.c \
+            supervisor/audit/audit-outbox.c supervisor/audit/audit-queue.c supervisor/audit/audit-record.c \
+            supervisor/audit/audit-server.c supervisor/audit/audit-verify.c
 PROGRAMS += anchor-auditd
+UNIT_TESTS += test-audit-event test-audit-outbox test-audit-record test-audit-verify

@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+#pragma once
+
+/* Judges a log: records in the order in which they stand there, then signed checkpoints. No I/O. */
+
+#include "audit/audit-checkpoint.h"
+#include "audit/audit-record.h"
+#include "audit/audit-verify.h"
+
+typedef struct AuditChain AuditChain;
+
+int audit_chain_new(AuditChain **ret);
+AuditChain *audit_chain_free(AuditChain *c);
+DEFINE_CLEANUP(AuditChain *, audit_chain_free)
+
+/* One entry of the log, from this unit (NULL: it says none). Entries without a field of ours are ignored. */
+int audit_chain_add(AuditChain *c, AuditRecord *r, const char *unit);
+
+/* A checkpoint from outside the log. Those inside are found by themselves. */
+int audit_chain_add_checkpoint(AuditChain *c, const AuditCheckpoint *checkpoint);
+
+/* What auditd says the journal keeps. */
+void audit_chain_set_kept(AuditChain *c, const AuditHead *kept);
+
+/* The verdict. key may be NULL: then signatures are not checked, and checkpoints not believed. The report is done
+ * by the caller with audit_verify_report_done(). */
+int audit_chain_judge(AuditChain *c, const AuditKey *key, AuditVerifyReport *ret);

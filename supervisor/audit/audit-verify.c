@@ -1,0 +1,217 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* Where a log comes from: journal files, an export, and the checkpoints beside them. audit-chain.c judges. */
+#include "audit/audit-verify.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <systemd/sd-journal.h>
+
+#include "audit/audit-api.h"
+#include "audit/audit-chain.h"
+#include "audit/audit-export.h"
+#include "audit/audit-journal.h"
+#include "ipc/ipc.h"
+#include "util/io.h"
+#include "util/json.h"
+
+enum { CHECKPOINTS_FILE_MAX = 16 * 1024 * 1024, HEAD_TIMEOUT_USEC = 3 * 1000 * 1000 };
+
+#define EXPORT_MAX (4ULL * 1024 * 1024 * 1024)
+
+const char *audit_finding_name(AuditFinding finding) {
+        static const char *const names[] = {
+                [AUDIT_GOOD] = "good",         [AUDIT_MALFORMED] = "malformed", [AUDIT_ALTERED] = "altered",
+                [AUDIT_REMOVED] = "removed",   [AUDIT_SWAPPED] = "swapped",     [AUDIT_FORGED] = "forged",
+                [AUDIT_CUT] = "cut",           [AUDIT_CHECKPOINT] = "checkpoint", [AUDIT_EMPTY] = "empty",
+        };
+
+        return names[finding];
+}
+
+void audit_verify_report_done(AuditVerifyReport *report) {
+        free(report->reason);
+        *report = (AuditVerifyReport) {};
+}
+
+/* ---- exported files ---- */
+
+typedef struct ExportEntry {
+        AuditRecord record;
+        char *unit; /* owned */
+} ExportEntry;
+
+static void export_entry_done(ExportEntry *e) {
+        audit_record_done(&e->record);
+        free(e->unit);
+}
+
+static int export_on_field(const char *name, size_t name_size, const void *value, size_t size, void *userdata) {
+        ExportEntry *e = userdata;
+
+        if (!e->unit && name_size == strlen("_SYSTEMD_UNIT") && memcmp(name, "_SYSTEMD_UNIT", name_size) == 0) {
+                e->unit = strndup(value, size);
+                if (!e->unit)
+                        return -ENOMEM;
+        }
+
+        return audit_record_add(&e->record, name, name_size, value, size);
+}
+
+static int verify_export_data(AuditChain *chain, const char *data, size_t size, size_t *ret_bad_offset) {
+        AuditExport export = { .data = (const uint8_t *) data, .size = size };
+        int r;
+
+        for (;;) {
+                _cleanup_(export_entry_done) ExportEntry e = {};
+
+                r = audit_export_next(&export, export_on_field, &e);
+                if (r == -EBADMSG)
+                        *ret_bad_offset = export.offset;
+                if (r <= 0)
+                        return r;
+
+                r = audit_chain_add(chain, &e.record, e.unit);
+                if (r < 0)
+                        return r;
+        }
+}
+
+static int verify_export(AuditChain *chain, const char *path, size_t *ret_bad_offset) {
+        _cleanup_free_ char *data = NULL;
+        size_t size;
+        int r;
+
+        if (strcmp(path, "-") == 0)
+                r = io_read_fd(STDIN_FILENO, EXPORT_MAX, &data, &size);
+        else
+                r = io_read_file(AT_FDCWD, path, EXPORT_MAX, &data, &size);
+        if (r < 0)
+                return r;
+
+        return verify_export_data(chain, data, size, ret_bad_offset);
+}
+
+/* ---- journals ---- */
+
+static int verify_entries(AuditChain *chain, sd_journal *j) {
+        int r;
+
+        r = sd_journal_set_data_threshold(j, 0);
+        if (r >= 0)
+                r = sd_journal_seek_head(j);
+        while (r >= 0 && (r = sd_journal_next(j)) > 0) {
+                _cleanup_(audit_record_done) AuditRecord record = {};
+                _cleanup_free_ char *unit = NULL;
+
+                r = audit_journal_read_entry(j, &record, &unit);
+                if (r >= 0)
+                        r = audit_chain_add(chain, &record, unit);
+        }
+
+        return r;
+}
+
+static int verify_journal(AuditChain *chain, const char *directory) {
+        sd_journal *j = NULL;
+        int r;
+
+        r = directory ? sd_journal_open_directory(&j, directory, 0) : sd_journal_open_namespace(&j, AUDIT_NAMESPACE, SD_JOURNAL_LOCAL_ONLY);
+        if (r < 0)
+                return r;
+
+        r = verify_entries(chain, j);
+        sd_journal_close(j);
+        return r;
+}
+
+/* What auditd says the journal keeps; nothing if it cannot be asked. Asked before reading, as the log only grows. */
+static void verify_ask_head(AuditChain *chain) {
+        _cleanup_(ipc_client_freep) IpcClient *c = NULL;
+        _cleanup_json_ json_t *params = NULL;
+        _cleanup_free_ char *error = NULL;
+        AuditHead kept = {};
+
+        if (ipc_client_new(&c, NULL, AUDIT_SOCKET) < 0 ||
+            ipc_client_call(c, AUDIT_INTERFACE ".Head", NULL, NULL, 0, HEAD_TIMEOUT_USEC, &params, &error, NULL, 0) < 0)
+                return;
+
+        kept.seq = (uint64_t) json_integer_value(json_object_get(params, "kept_seq"));
+        if (text_unhex(json_string_value(json_object_get(params, "kept_hash")), kept.hash, AUDIT_HASH_SIZE) >= 0)
+                audit_chain_set_kept(chain, &kept);
+}
+
+/* ---- checkpoints ---- */
+
+static int verify_load_checkpoints(AuditChain *chain, const char *path) {
+        _cleanup_free_ char *data = NULL;
+        size_t size;
+        int r;
+
+        r = io_read_file(AT_FDCWD, path, CHECKPOINTS_FILE_MAX, &data, &size);
+        if (r < 0)
+                return r;
+
+        for (char *line = data, *end; line < data + size; line = end + 1) {
+                AuditCheckpoint c;
+
+                end = memchr(line, '\n', (size_t) (data + size - line));
+                if (!end)
+                        break; /* cut off by a crash: it was never complete */
+                if (audit_checkpoint_parse(line, (size_t) (end - line), &c) < 0)
+                        continue; /* the rest of such a line, before the next one was begun */
+                r = audit_chain_add_checkpoint(chain, &c);
+                if (r < 0)
+                        return r;
+        }
+
+        return 0;
+}
+
+/* Given files must be readable; auditd's own are used if they are. */
+static int verify_load_trust(AuditChain *chain, const AuditVerifyOptions *o, AuditKey **ret_key) {
+        int r;
+
+        r = audit_key_load_public(ret_key, o->public_key ?: AUDIT_STATE_DIR "/" AUDIT_PUBLIC_KEY);
+        if (r < 0 && o->public_key)
+                return r;
+
+        r = verify_load_checkpoints(chain, o->checkpoints ?: AUDIT_STATE_DIR "/" AUDIT_CHECKPOINTS);
+        return r < 0 && o->checkpoints ? r : 0;
+}
+
+int audit_verify(const AuditVerifyOptions *options, AuditVerifyReport *report) {
+        _cleanup_(audit_chain_freep) AuditChain *chain = NULL;
+        _cleanup_(audit_key_freep) AuditKey *key = NULL;
+        size_t bad_offset = 0;
+        int r;
+
+        r = audit_chain_new(&chain);
+        if (r < 0)
+                return r;
+        /* before the log, which only grows meanwhile */
+        r = verify_load_trust(chain, options, &key);
+        if (r < 0)
+                return r;
+
+        if (options->export_file)
+                r = verify_export(chain, options->export_file, &bad_offset);
+        else {
+                if (!options->directory)
+                        verify_ask_head(chain);
+                r = verify_journal(chain, options->directory);
+        }
+        if (r < 0 && !(r == -EBADMSG && options->export_file))
+                return r;
+
+        if (r == -EBADMSG) {
+                *report = (AuditVerifyReport) { .finding = AUDIT_MALFORMED };
+                if (asprintf(&report->reason, "This is no journal export, from byte %zu on.", bad_offset) < 0) {
+                        report->reason = NULL;
+                        return -ENOMEM;
+                }
+                return 0;
+        }
+
+        return audit_chain_judge(chain, key, report);
+}

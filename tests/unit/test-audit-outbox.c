@@ -1,0 +1,245 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+#include <errno.h>
+#include <setjmp.h>
+#include <sqlite3.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+#include <cmocka.h>
+
+#include "audit-test.h"
+#include "audit/audit-outbox.h"
+
+static char folder[32], path[64];
+
+static void clean(void) {
+        static const char *const suffixes[] = { "", "-wal", "-shm", "-journal" };
+
+        for (size_t i = 0; i < ELEMENTSOF(suffixes); i++) {
+                char name[80];
+
+                (void) snprintf(name, sizeof(name), "%s%s", path, suffixes[i]);
+                (void) unlink(name);
+        }
+}
+
+static int setup(void **state) {
+        strcpy(folder, "/tmp/test-outbox-XXXXXX");
+        assert_non_null(mkdtemp(folder));
+        (void) snprintf(path, sizeof(path), "%s/outbox.db", folder);
+        return 0;
+}
+
+static int teardown(void **state) {
+        clean();
+        return rmdir(folder);
+}
+
+static int append(AuditOutbox *o, unsigned n) {
+        _cleanup_(audit_record_done) AuditRecord r = {};
+
+        audit_test_fill(&r, n);
+        return audit_outbox_append(o, &r);
+}
+
+static void append_one(AuditOutbox *o, unsigned n) {
+        assert_int_equal(audit_outbox_begin(o), 0);
+        assert_int_equal(append(o, n), 0);
+        assert_int_equal(audit_outbox_commit(o), 0);
+}
+
+static int count(AuditRecord *r, const char *text, size_t size, void *userdata) {
+        ++*(unsigned *) userdata;
+        return 0;
+}
+
+static void check(AuditOutbox *o, uint64_t head, uint64_t kept) {
+        unsigned n = 0;
+
+        assert_int_equal(audit_outbox_head(o)->seq, head);
+        assert_int_equal(audit_outbox_kept(o)->seq, kept);
+        assert_int_equal(audit_outbox_foreach(o, count, &n), 0);
+        assert_int_equal(n, head - kept);
+}
+
+static void test_append_and_drop(void **state) {
+        _cleanup_(audit_outbox_freep) AuditOutbox *o = NULL;
+        AuditHead second;
+        struct stat st;
+
+        assert_int_equal(audit_outbox_open(&o, path), 0);
+        check(o, 0, 0);
+        append_one(o, 1);
+        append_one(o, 2);
+        second = *audit_outbox_head(o);
+        append_one(o, 3);
+        check(o, 3, 0);
+
+        assert_int_equal(audit_outbox_begin(o), 0);
+        assert_int_equal(append(o, 4), 0);
+        assert_int_equal(audit_outbox_drop(o, &second), 0);
+        assert_int_equal(audit_outbox_commit(o), 0);
+        check(o, 4, 2);
+
+        /* what was not committed did not happen */
+        assert_int_equal(audit_outbox_begin(o), 0);
+        assert_int_equal(append(o, 5), 0);
+        audit_outbox_rollback(o);
+        check(o, 4, 2);
+
+        o = audit_outbox_free(o);
+        assert_int_equal(audit_outbox_open(&o, path), 0);
+        check(o, 4, 2);
+        assert_int_equal(stat(path, &st), 0);
+        assert_int_equal(st.st_mode & 0777, 0600);
+}
+
+static void test_adopt(void **state) {
+        _cleanup_(audit_outbox_freep) AuditOutbox *o = NULL;
+        AuditHead head = { .seq = 41, .hash = { 1, 2, 3 } };
+
+        assert_int_equal(audit_outbox_open(&o, path), 0);
+        append_one(o, 1);
+        assert_int_equal(audit_outbox_begin(o), 0);
+        assert_int_equal(audit_outbox_adopt(o, &head), 0);
+        assert_int_equal(audit_outbox_commit(o), 0);
+        check(o, 41, 41);
+        append_one(o, 2);
+        check(o, 42, 41);
+}
+
+static void test_damaged(void **state) {
+        _cleanup_(audit_outbox_freep) AuditOutbox *o = NULL;
+        unsigned n = 0;
+        sqlite3 *db;
+
+        assert_int_equal(audit_outbox_open(&o, path), 0);
+        for (unsigned i = 1; i <= 3; i++)
+                append_one(o, i);
+        o = audit_outbox_free(o);
+
+        assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
+        assert_int_equal(sqlite3_exec(db, "DELETE FROM outbox WHERE seq = 2", NULL, NULL, NULL), SQLITE_OK);
+        (void) sqlite3_close(db);
+
+        assert_int_equal(audit_outbox_open(&o, path), 0);
+        assert_int_equal(audit_outbox_foreach(o, count, &n), -EBADMSG);
+}
+
+/* ---- stopped at every write ---- */
+
+static unsigned n_calls, stop_at;
+
+/* The process is gone before the system call with that number. */
+static void step(void) {
+        if (++n_calls == stop_at)
+                _exit(99);
+}
+
+static ssize_t stopping_pwrite(int fd, const void *data, size_t size, off_t offset) {
+        step();
+        return pwrite(fd, data, size, offset);
+}
+
+static ssize_t stopping_write(int fd, const void *data, size_t size) {
+        step();
+        return write(fd, data, size);
+}
+
+static int stopping_ftruncate(int fd, off_t size) {
+        step();
+        return ftruncate(fd, size);
+}
+
+static void stop_writes(void) {
+        sqlite3_vfs *vfs = sqlite3_vfs_find(NULL);
+
+        assert_int_equal(vfs->xSetSystemCall(vfs, "pwrite", (sqlite3_syscall_ptr) stopping_pwrite), SQLITE_OK);
+        (void) vfs->xSetSystemCall(vfs, "pwrite64", (sqlite3_syscall_ptr) stopping_pwrite);
+        assert_int_equal(vfs->xSetSystemCall(vfs, "write", (sqlite3_syscall_ptr) stopping_write), SQLITE_OK);
+        assert_int_equal(vfs->xSetSystemCall(vfs, "ftruncate", (sqlite3_syscall_ptr) stopping_ftruncate), SQLITE_OK);
+}
+
+/* Appends three records, one transaction each, dropping what came before; says after each that it is acknowledged. */
+static void work(int report_fd) {
+        _cleanup_(audit_outbox_freep) AuditOutbox *o = NULL;
+        AuditHead before = {};
+
+        if (audit_outbox_open(&o, path) < 0)
+                _exit(1);
+        for (unsigned i = 1; i <= 3; i++) {
+                if (audit_outbox_begin(o) < 0 || (before.seq > 0 && audit_outbox_drop(o, &before) < 0) || append(o, i) < 0 ||
+                    audit_outbox_commit(o) < 0)
+                        _exit(1);
+                before = *audit_outbox_head(o);
+                if (write(report_fd, &(char) { (char) i }, 1) != 1)
+                        _exit(1);
+        }
+        o = audit_outbox_free(o);
+        _exit(0);
+}
+
+static int work_until(unsigned stop, unsigned *ret_acknowledged) {
+        char acknowledged[3] = {};
+        int pipes[2], status;
+        ssize_t n;
+        pid_t pid;
+
+        assert_int_equal(pipe(pipes), 0);
+        pid = fork();
+        assert_true(pid >= 0);
+        if (pid == 0) {
+                stop_at = stop;
+                n_calls = 0;
+                stop_writes();
+                work(pipes[1]);
+        }
+        (void) close(pipes[1]);
+        for (*ret_acknowledged = 0; (n = read(pipes[0], acknowledged, 1)) == 1;)
+                ++*ret_acknowledged;
+        (void) close(pipes[0]);
+        assert_int_equal(waitpid(pid, &status, 0), pid);
+        assert_true(WIFEXITED(status));
+        return WEXITSTATUS(status);
+}
+
+static void test_stopped_at_every_write(void **state) {
+        unsigned stop, acknowledged;
+        int status = 99;
+
+        for (stop = 1; status == 99; stop++) {
+                _cleanup_(audit_outbox_freep) AuditOutbox *o = NULL;
+                uint64_t head;
+                unsigned n = 0;
+
+                clean();
+                status = work_until(stop, &acknowledged);
+                assert_true(status == 99 || status == 0);
+
+                /* Whatever was acknowledged is there, at most one record that was not, and the chain is whole. */
+                assert_int_equal(audit_outbox_open(&o, path), 0);
+                head = audit_outbox_head(o)->seq;
+                assert_true(head == acknowledged || head == acknowledged + 1);
+                assert_int_equal(audit_outbox_foreach(o, count, &n), 0);
+                append_one(o, 9);
+                assert_int_equal(audit_outbox_head(o)->seq, head + 1);
+        }
+        assert_int_equal(acknowledged, 3);
+        assert_true(stop > 10); /* there were writes to stop at */
+}
+
+int main(void) {
+#define T(t) cmocka_unit_test_setup_teardown(t, setup, teardown)
+        const struct CMUnitTest tests[] = {
+                T(test_append_and_drop),
+                T(test_adopt),
+                T(test_damaged),
+                T(test_stopped_at_every_write),
+        };
+
+        return cmocka_run_group_tests(tests, NULL, NULL);
+}
