@@ -32,6 +32,7 @@
 #include "audit/audit-event.h"
 #include "audit/audit-journal.h"
 #include "audit/audit-queue.h"
+#include "audit/audit-request.h"
 #include "ipc/ipc.h"
 #include "util/json.h"
 #include "util/log.h"
@@ -43,10 +44,7 @@ enum {
         DROP_USEC = 500 * 1000,
         CHECKPOINT_USEC = 60 * 1000 * 1000,
         TIMER_ACCURACY_USEC = 100 * 1000,
-        ACTOR_MAX = 128,
         RECORD_EXTRA = 2048,                     /* a record without its data, at most about */
-        RUN_ROLES = PEER_NET | PEER_VM | PEER_PROXY | PEER_INJECT | PEER_RUN | PEER_IMPORT | PEER_PUBLISH,
-        DAEMON_ROLES = PEER_ANCHORD | PEER_EGRESSD | PEER_SECRETD,
 };
 
 typedef struct Pending Pending;
@@ -97,46 +95,24 @@ static void server_enqueue(AuditServer *s, Pending *p) {
                 (void) sd_event_exit(s->event, -ENOMEM);
 }
 
-/* Fills everything but the record's place in the chain. */
-static int record_fill(AuditRecord *r, const AuditEvent *event, const char *boot, const char *run, const char *item,
-                       const char *actor, const char *source, const json_t *data, const char *canonical) {
-        _cleanup_free_ char *message = audit_event_render(event, run, item, actor, data);
-        char now[TIME_TEXT_SIZE], priority[4];
-        const struct { AuditField field; const char *text; } fields[] = {
-                { AUDIT_TIME, now }, { AUDIT_BOOT, boot }, { AUDIT_EVENT, event->name }, { AUDIT_RUN, run }, { AUDIT_ITEM, item },
-                { AUDIT_ACTOR, actor }, { AUDIT_SOURCE, source }, { AUDIT_DATA, canonical }, { AUDIT_MESSAGE, message },
-                { AUDIT_MESSAGE_ID, event->message_id }, { AUDIT_PRIORITY, priority },
-        };
-        int k;
-
-        if (!message)
-                return -ENOMEM;
-        text_time(time_realtime(), now);
-        (void) snprintf(priority, sizeof(priority), "%d", event->priority);
-
-        for (size_t i = 0; i < ELEMENTSOF(fields); i++) {
-                k = audit_record_set(r, fields[i].field, fields[i].text);
-                if (k < 0)
-                        return k;
-        }
-
-        return 0;
-}
-
 /* An event of auditd itself. `data` is taken over. */
 static int server_append_own(AuditServer *s, const char *name, json_t *data) {
         _cleanup_json_ json_t *owned = data;
         _cleanup_(pending_freep) Pending *p = calloc(1, sizeof(*p));
-        _cleanup_free_ char *canonical = NULL;
+        _cleanup_(audit_request_done) AuditRequest q = {};
         int r;
 
         if (!owned || !p)
                 return -ENOMEM;
-        canonical = json_canonical(owned);
-        if (!canonical)
+
+        q.event = audit_event_find(name);
+        q.actor = AUDIT_UNIT;
+        q.data = owned;
+        q.canonical = json_canonical(owned);
+        if (!q.canonical)
                 return -ENOMEM;
 
-        r = record_fill(&p->record, audit_event_find(name), s->boot, NULL, NULL, AUDIT_UNIT, AUDIT_UNIT, owned, canonical);
+        r = audit_request_fill(&q, s->boot, AUDIT_UNIT, &p->record);
         if (r < 0)
                 return r;
 
@@ -153,101 +129,35 @@ static const char *server_trouble(AuditServer *s) {
         return NULL;
 }
 
-typedef struct Request {
-        const char *event_name, *run, *item, *actor;
-        json_t *data;
-        const AuditEvent *event;
-} Request;
+/* Answers a request that is not allowed or not well-formed. */
+static int refuse_request(IpcCall *call, const AuditRequest *q, const char *source) {
+        json_t *params;
 
-static bool is_plain(const char *s) {
-        size_t n = strlen(s);
-
-        if (n == 0 || n > ACTOR_MAX)
-                return false;
-        for (size_t i = 0; i < n; i++)
-                if (s[i] < 0x20 || s[i] > 0x7e)
-                        return false;
-
-        return true;
-}
-
-/* Reads the parameters. False after the call was refused. */
-static bool request_read(Request *q, IpcCall *call, json_t *params) {
-        static const char *const known[] = { "event", "run", "item", "actor", "data", NULL };
-        _cleanup_(json_reader_done) JsonReader r = {};
-
-        (void) json_read_string(&r, params, "", "event", JSON_F_REQUIRED, &q->event_name);
-        (void) json_read_string(&r, params, "", "run", JSON_F_NULLABLE, &q->run);
-        (void) json_read_string(&r, params, "", "item", JSON_F_NULLABLE, &q->item);
-        (void) json_read_string(&r, params, "", "actor", JSON_F_NULLABLE, &q->actor);
-        (void) json_read_object(&r, params, "", "data", JSON_F_REQUIRED, &q->data);
-        json_check_keys(&r, params, "", known);
-
-        if (!r.failed && q->run && !text_is_id('r', q->run))
-                json_reader_fail(&r, "", "run", "is no run id");
-        if (!r.failed && q->item && !text_is_id('i', q->item))
-                json_reader_fail(&r, "", "item", "is no item id");
-        if (!r.failed && q->actor && !is_plain(q->actor))
-                json_reader_fail(&r, "", "actor", "must be 1 to %d printable ASCII characters", ACTOR_MAX);
-        if (r.failed) {
-                (void) ipc_call_error(call, "BadInput", json_pack("{s:s*, s:s}", "pointer", r.pointer, "reason", r.reason ?: "out of memory"));
-                return false;
+        if (q->verdict == AUDIT_REQUEST_DENIED) {
+                log_warning("Refused event %s from %s (pid %d): %s", q->event->name, source, (int) ipc_call_peer(call)->pid, q->reason);
+                return ipc_call_refuse(call, "Denied", "%s", q->reason);
         }
 
-        q->event = audit_event_find(q->event_name);
-        if (!q->event)
-                (void) ipc_call_refuse(call, "BadInput", "There is no event of that name.");
-        return q->event;
-}
-
-/* May this peer write that event, about that run and for that actor? False after the call was refused. */
-static bool request_check(Request *q, IpcCall *call, const char *source) {
-        Peer *peer = ipc_call_peer(call);
-        const char *reason = NULL;
-
-        if (!(q->event->writers & peer->roles))
-                reason = "This event is not written by this peer.";
-        else if ((peer->roles & RUN_ROLES) && peer->run[0] == 'r') {
-                if (q->run && strcmp(q->run, peer->run) != 0)
-                        reason = "A unit of a run writes for its own run only.";
-                q->run = peer->run;
-        }
-        if (!reason && q->actor && !(peer->roles & DAEMON_ROLES) && strcmp(q->actor, source) != 0)
-                reason = "This peer writes in its own name only.";
-        if (reason) {
-                log_warning("Refused event %s from %s (pid %d): %s", q->event->name, source, (int) peer->pid, reason);
-                (void) ipc_call_refuse(call, "Denied", "%s", reason);
-                return false;
-        }
-
-        if ((q->event->needs & AUDIT_NEEDS_RUN) && !q->run)
-                reason = "This event needs a run.";
-        else if ((q->event->needs & AUDIT_NEEDS_ITEM) && !q->item)
-                reason = "This event needs an item.";
-        if (reason)
-                (void) ipc_call_refuse(call, "BadInput", "%s", reason);
-        return !reason;
+        params = json_pack("{s:s*, s:s}", "pointer", q->pointer, "reason", q->reason ?: "out of memory");
+        return params ? ipc_call_error(call, "BadInput", params) : -ENOMEM;
 }
 
 static int on_append(IpcCall *call, json_t *params, void *userdata) {
         AuditServer *s = userdata;
+        _cleanup_(audit_request_done) AuditRequest q = {};
         _cleanup_(pending_freep) Pending *p = NULL;
-        _cleanup_free_ char *canonical = NULL;
         char buffer[64];
         const char *source = peer_name(ipc_call_peer(call), buffer), *trouble;
-        Request q = {};
         int r;
 
-        if (!request_read(&q, call, params) || !request_check(&q, call, source))
-                return 0;
+        r = audit_request_read(&q, params, ipc_call_peer(call), source);
+        if (r < 0)
+                return r;
+        if (q.verdict != AUDIT_REQUEST_GOOD)
+                return refuse_request(call, &q, source);
 
-        canonical = json_canonical(q.data);
-        if (!canonical)
-                return -ENOMEM;
-        if (strlen(canonical) > AUDIT_DATA_MAX)
-                return ipc_call_refuse(call, "BadInput", "data is larger than %d bytes.", AUDIT_DATA_MAX);
         trouble = server_trouble(s);
-        if (!trouble && audit_queue_is_full(s->queue, s->n_pending + 1, s->pending_bytes + strlen(canonical) + RECORD_EXTRA))
+        if (!trouble && audit_queue_is_full(s->queue, s->n_pending + 1, s->pending_bytes + strlen(q.canonical) + RECORD_EXTRA))
                 trouble = "The outbox is full.";
         if (trouble)
                 return ipc_call_refuse(call, "Unavailable", "%s", trouble);
@@ -255,12 +165,12 @@ static int on_append(IpcCall *call, json_t *params, void *userdata) {
         p = calloc(1, sizeof(*p));
         if (!p)
                 return -ENOMEM;
-        r = record_fill(&p->record, q.event, s->boot, q.run, q.item, q.actor ?: source, source, q.data, canonical);
+        r = audit_request_fill(&q, s->boot, source, &p->record);
         if (r < 0)
                 return r;
 
         p->call = ipc_call_ref(call);
-        p->size = strlen(canonical) + RECORD_EXTRA;
+        p->size = strlen(q.canonical) + RECORD_EXTRA;
         server_enqueue(s, TAKE_PTR(p));
         return 0;
 }
@@ -300,8 +210,8 @@ static int on_head(IpcCall *call, json_t *params, void *userdata) {
 }
 
 static const IpcMethod methods[] = {
-        { AUDIT_INTERFACE ".Append", DAEMON_ROLES | RUN_ROLES | PEER_OPERATOR,             on_append },
-        { AUDIT_INTERFACE ".Ping",   DAEMON_ROLES | RUN_ROLES | PEER_OPERATOR | PEER_ROOT, on_ping   },
+        { AUDIT_INTERFACE ".Append", AUDIT_DAEMON_ROLES | AUDIT_RUN_ROLES | PEER_OPERATOR,             on_append },
+        { AUDIT_INTERFACE ".Ping",   AUDIT_DAEMON_ROLES | AUDIT_RUN_ROLES | PEER_OPERATOR | PEER_ROOT, on_ping   },
         { AUDIT_INTERFACE ".Head",   PEER_ANCHORD | PEER_OPERATOR | PEER_ROOT,             on_head   },
         {}
 };
