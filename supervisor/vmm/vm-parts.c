@@ -31,8 +31,9 @@ static int open_part(int dir_fd, const char *template_name, const char *path, in
 
 static int read_manifest(int dir_fd, const VmSpec *spec, char **ret_cmdline) {
         _cleanup_free_ char *text = NULL, *reason = NULL;
-        const char *cmdline, *digest;
         _cleanup_json_ json_t *j = NULL;
+        const char *cmdline, *file;
+        json_t *digest;
         size_t size = 0;
         int r;
 
@@ -44,10 +45,10 @@ static int read_manifest(int dir_fd, const VmSpec *spec, char **ret_cmdline) {
         if (r < 0)
                 return log_error_errno(r, "template %s: manifest.json: %s", spec->template_name, reason ?: "unreadable");
 
-        digest = json_string_value(json_object_get(j, "digest"));
-        if (spec->template_digest && (!digest || strcmp(digest, spec->template_digest) != 0)) {
-                log_error("template %s has digest %s, the run was made for %s", spec->template_name,
-                          digest ?: "none", spec->template_digest);
+        json_object_foreach(spec->digests, file, digest) {
+                if (json_equal(digest, json_object_get(json_object_get(j, "files"), file)))
+                        continue;
+                log_error("template %s has another %s than the run was made for", spec->template_name, file);
                 return -ESTALE;
         }
 

@@ -12,7 +12,7 @@
 #define VM_QEMU "/usr/bin/qemu-system-x86_64"
 
 /* Opens kernel, initrd, root and the agent's image of spec's template below `templates`; checks the
- * manifest's digest against the spec's. The template's kernel command line is the caller's. Logs. */
+ * manifest's digests against the spec's. The template's kernel command line is the caller's. Logs. */
 int vm_parts_open_template(VmParts *parts, const VmSpec *spec, const char *templates, char **ret_cmdline);
 
 /* The persistent tap device of the network namespace that we are in. */

@@ -18,7 +18,7 @@ enum {
 void vm_spec_done(VmSpec *s) {
         free(s->template_name);
         free(s->agent);
-        free(s->template_digest);
+        json_decref(s->digests);
         *s = (VmSpec) {};
 }
 
@@ -32,19 +32,16 @@ static int copy(const char *from, char **ret) {
         return from && !*ret ? -ENOMEM : 0;
 }
 
-static int spec_copy(VmSpec *s, const char *template_name, const char *agent, const char *digest) {
+static int spec_copy(VmSpec *s, const char *template_name, const char *agent, json_t *digests) {
         int r;
 
+        s->digests = json_incref(digests);
         r = copy(template_name, &s->template_name);
-        if (r >= 0)
-                r = copy(agent, &s->agent);
-        if (r >= 0)
-                r = copy(digest, &s->template_digest);
-        return r;
+        return r < 0 ? r : copy(agent, &s->agent);
 }
 
 int vm_spec_parse(const char *data, size_t size, VmSpec *ret, char **ret_reason) {
-        const char *template_name = NULL, *agent = NULL, *accel = NULL, *digest = NULL;
+        const char *template_name = NULL, *agent = NULL, *accel = NULL;
         _cleanup_(json_reader_done) JsonReader reader = { .file = "vm" };
         _cleanup_json_ json_t *j = NULL;
         json_t *digests = NULL;
@@ -62,8 +59,7 @@ int vm_spec_parse(const char *data, size_t size, VmSpec *ret, char **ret_reason)
         (void) json_read_uint(&reader, j, "", "memory_mib", JSON_F_REQUIRED, MEMORY_MIB_MIN, MEMORY_MIB_MAX, &s.memory_mib);
         (void) json_read_uint(&reader, j, "", "vcpus", JSON_F_REQUIRED, 1, VCPUS_MAX, &s.vcpus);
         (void) json_read_uint(&reader, j, "", "disk_mib", JSON_F_REQUIRED, DISK_MIB_MIN, DISK_MIB_MAX, &s.disk_mib);
-        if (json_read_object(&reader, j, "", "digests", JSON_F_NULLABLE, &digests))
-                (void) json_read_string(&reader, digests, "/digests", "template", JSON_F_NULLABLE, &digest);
+        (void) json_read_object(&reader, j, "", "digests", JSON_F_NULLABLE, &digests);
         if (json_read_string(&reader, j, "", "accel", JSON_F_REQUIRED, &accel)) {
                 s.kvm = strcmp(accel, "kvm") == 0;
                 if (!s.kvm && strcmp(accel, "tcg") != 0)
@@ -77,7 +73,7 @@ int vm_spec_parse(const char *data, size_t size, VmSpec *ret, char **ret_reason)
                 return -EINVAL;
         }
 
-        r = spec_copy(&s, template_name, agent, digest);
+        r = spec_copy(&s, template_name, agent, digests);
         if (r < 0) {
                 vm_spec_done(&s);
                 return r;

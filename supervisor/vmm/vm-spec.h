@@ -4,6 +4,7 @@
 /* What the microVM of a run shall be (docs/interfaces.md, credential `vm`), and QEMU's command line for
  * it. Both are pure: nothing is opened here. */
 
+#include <jansson.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -12,7 +13,7 @@
 typedef struct VmSpec {
         char *template_name;   /* owned */
         char *agent;           /* owned; NULL: none */
-        char *template_digest; /* owned; NULL: whatever is installed */
+        json_t *digests;       /* owned; {"FILE": "<sha256>"} of the template that the run was made for; NULL: any */
         uint64_t memory_mib, vcpus, disk_mib;
         bool kvm;
 } VmSpec;

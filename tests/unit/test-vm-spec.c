@@ -11,7 +11,7 @@
 
 #include "vmm/vm-spec.h"
 
-#define GOOD "{\"template\":\"base\",\"agent\":\"pi\",\"memory_mib\":1024,\"vcpus\":2,\"disk_mib\":8192,\"accel\":\"tcg\",\"digests\":{\"template\":\"abc\"}}"
+#define GOOD "{\"template\":\"base\",\"agent\":\"pi\",\"memory_mib\":1024,\"vcpus\":2,\"disk_mib\":8192,\"accel\":\"tcg\",\"digests\":{\"initrd\":\"abc\"}}"
 
 static void test_good(void **state) {
         _cleanup_(vm_spec_done) VmSpec s = {};
@@ -19,7 +19,7 @@ static void test_good(void **state) {
         assert_int_equal(vm_spec_parse(GOOD, strlen(GOOD), &s, NULL), 0);
         assert_string_equal(s.template_name, "base");
         assert_string_equal(s.agent, "pi");
-        assert_string_equal(s.template_digest, "abc");
+        assert_string_equal(json_string_value(json_object_get(s.digests, "initrd")), "abc");
         assert_int_equal(s.memory_mib, 1024);
         assert_false(s.kvm);
 }
