@@ -73,7 +73,7 @@ static const char *parse_ref(Line l, BundleHeader *h) {
 static const char *parse_line(Line l, bool v3, BundleHeader *h) {
         if (l.data[0] == '@')
                 return v3 && h->n_refs == 0 && h->n_prerequisites == 0 ? parse_capability(l, h)
-                                                                         : "a capability where the bundle's head has none";
+                                                                       : "a capability where the bundle's head has none";
         if (l.data[0] == '-') {
                 if (h->n_refs > 0 || !starts_with_oid((Line) { l.data + 1, l.size - 1 }, h->oid_length))
                         return "a prerequisite of the bundle is malformed";

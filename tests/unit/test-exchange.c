@@ -535,18 +535,23 @@ static bool one_request(World *w, const char *request, char *text, size_t size) 
 #define GET(path) "GET " path " HTTP/1.1\r\nHost: " NAME "\r\n"
 
 CLIENT(client_of_misuse, GET("/v1/x") "Cookie: a=" SENTINEL "\r\n\r\n",
-       EXPECT(strstr(text, "HTTP/1.1 403 ")); EXPECT(strstr(text, "credential-misuse")); EXPECT(proper);)
+       EXPECT(strstr(text, "HTTP/1.1 403 "));
+       EXPECT(strstr(text, "credential-misuse")); EXPECT(proper);)
 CLIENT(client_of_body_misuse, "POST /v1/x HTTP/1.1\r\nHost: " NAME "\r\nContent-Length: 60\r\n\r\nx " OTHER "                              \n",
-       EXPECT(strstr(text, "HTTP/1.1 403 ")); EXPECT(strstr(text, "credential-misuse"));)
+       EXPECT(strstr(text, "HTTP/1.1 403 "));
+       EXPECT(strstr(text, "credential-misuse"));)
 CLIENT(client_of_foreign, GET("/v1/x") "x-api-key: sk-ant-my-own\r\n\r\n",
-       EXPECT(strstr(text, "HTTP/1.1 403 ")); EXPECT(strstr(text, "foreign-credential"));)
+       EXPECT(strstr(text, "HTTP/1.1 403 "));
+       EXPECT(strstr(text, "foreign-credential"));)
 CLIENT(client_of_fronting, "GET /v1/x HTTP/1.1\r\nHost: other.example.org\r\n" KEY "\r\n",
-       EXPECT(strstr(text, "HTTP/1.1 421 ")); EXPECT(strstr(text, "fronting"));)
+       EXPECT(strstr(text, "HTTP/1.1 421 "));
+       EXPECT(strstr(text, "fronting"));)
 CLIENT(client_of_no_host, "GET /v1/x HTTP/1.1\r\n" KEY "\r\n", EXPECT(strstr(text, "HTTP/1.1 421 "));)
 CLIENT(client_of_two_hosts, GET("/v1/x") "Host: " NAME "\r\n\r\n", EXPECT(strstr(text, "HTTP/1.1 421 "));)
 CLIENT(client_of_dots, GET("/v1/../x") "\r\n", EXPECT(strstr(text, "HTTP/1.1 400 "));)
 CLIENT(client_of_bad_request, GET("/v1/x") "Content-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
-       EXPECT(strstr(text, "HTTP/1.1 400 ")); EXPECT(proper);)
+       EXPECT(strstr(text, "HTTP/1.1 400 "));
+       EXPECT(proper);)
 CLIENT(client_of_scope, "DELETE /v1/x HTTP/1.1\r\nHost: " NAME "\r\n" KEY "\r\n", EXPECT(strstr(text, "credential-scope"));)
 
 static void test_refusals(void **state) {

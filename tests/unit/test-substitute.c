@@ -91,7 +91,8 @@ static void test_replace(void **state) {
         assert_string_equal(one, "POST /v1/messages?beta=true HTTP/1.1\r\nHost: api.anthropic.com\r\nAccept-Encoding: identity\r\n"
                                  "Content-Length: 5\r\nX-Api-Key: " SECRET "\r\nA: b\r\n\r\n");
         assert_int_equal(judge(*state, API, 443, CALL, "Authorization: Bearer " SENTINEL "\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n",
-                               NULL, &two), SUBSTITUTE_REPLACE);
+                               NULL, &two),
+                         SUBSTITUTE_REPLACE);
         assert_string_equal(two, "POST /v1/messages?beta=true HTTP/1.1\r\nHost: api.anthropic.com\r\nAccept-Encoding: identity\r\n"
                                  "Transfer-Encoding: chunked\r\nAuthorization: Bearer " SECRET "\r\n\r\n");
         assert_int_equal(judge(*state, API, 443, CALL, "Authorization: bearer " SENTINEL "\r\nx-api-key: " SENTINEL "\r\n", NULL, &three),
