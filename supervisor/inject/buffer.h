@@ -15,8 +15,9 @@ static inline size_t buffer_size(const Buffer *b) {
         return b->end - b->begin;
 }
 
+/* Never NULL. */
 static inline const uint8_t *buffer_data(const Buffer *b) {
-        return b->data + b->begin;
+        return b->data ? b->data + b->begin : (const uint8_t *) "";
 }
 
 /* Room for size bytes behind what is there; fill it, then buffer_commit(). NULL: out of memory. */

@@ -35,7 +35,9 @@ static int run(const char *id) {
 
         r = secret_protect_process();
         if (r < 0)
-                return log_error_errno(r, "cannot keep secrets out of swap and core dumps");
+                return log_error_errno(r, "cannot keep secrets out of core dumps");
+        if (r == SECRET_E_SWAPPABLE)
+                log_warning("the limit of locked memory is too low: only the secrets' own pages are locked");
         r = check_fence();
         if (r < 0)
                 return r;
