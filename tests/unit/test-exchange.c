@@ -308,12 +308,12 @@ static void *client_main(void *userdata) {
 }
 
 /* cmocka's assertions are for its own thread only: a client that is disappointed says so and the test fails at its end. */
-#define EXPECT(condition)                                                                    \
-        do {                                                                                 \
-                if (!(condition)) {                                                          \
-                        fprintf(stderr, "line %d: expected %s\n", __LINE__, #condition);     \
-                        w->disappointed++;                                                        \
-                }                                                                            \
+#define EXPECT(condition)                                                                \
+        do {                                                                             \
+                if (!(condition)) {                                                      \
+                        fprintf(stderr, "line %d: expected %s\n", __LINE__, #condition); \
+                        w->disappointed++;                                               \
+                }                                                                        \
         } while (0)
 
 /* ---- set up, run, tear down ---- */
@@ -524,12 +524,12 @@ static bool one_request(World *w, const char *request, char *text, size_t size) 
         return proper;
 }
 
-#define CLIENT(name, request, ...)                                              \
-        static void name(World *w) {                                            \
-                char text[8192];                                                \
-                bool proper = one_request(w, request, text, sizeof(text));      \
-                (void) proper;                                                  \
-                __VA_ARGS__                                                     \
+#define CLIENT(name, request, ...)                                         \
+        static void name(World *w) {                                       \
+                char text[8192];                                           \
+                bool proper = one_request(w, request, text, sizeof(text)); \
+                (void) proper;                                             \
+                __VA_ARGS__                                                \
         }
 
 #define GET(path) "GET " path " HTTP/1.1\r\nHost: " NAME "\r\n"
@@ -630,7 +630,8 @@ static void test_pipelined(void **state) {
 }
 
 static void client_of_upload(World *w) {
-        enum { PIECE = 10000, PIECES = 400 };
+        enum { PIECE = 10000,
+               PIECES = 400 };
         SSL *ssl = client_connect(w, NAME);
         char text[4096] = "", piece[PIECE];
 

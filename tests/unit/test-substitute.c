@@ -87,7 +87,8 @@ static void test_replace(void **state) {
         _cleanup_free_ char *one = NULL, *two = NULL, *three = NULL;
 
         assert_int_equal(judge(*state, API, 443, CALL, "X-Api-Key: " SENTINEL "\r\nContent-Length: 5\r\nAccept-Encoding: gzip\r\nA: b\r\n",
-                               "X-Api-Key", &one), SUBSTITUTE_REPLACE);
+                               "X-Api-Key", &one),
+                         SUBSTITUTE_REPLACE);
         assert_string_equal(one, "POST /v1/messages?beta=true HTTP/1.1\r\nHost: api.anthropic.com\r\nAccept-Encoding: identity\r\n"
                                  "Content-Length: 5\r\nX-Api-Key: " SECRET "\r\nA: b\r\n\r\n");
         assert_int_equal(judge(*state, API, 443, CALL, "Authorization: Bearer " SENTINEL "\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n",
