@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Credentials on the booted image: what the guest holds, what the provider gets, and who is refused."""
+
+import json
+import re
+import time
+
+import pytest
+import world as world_module
+
+REAL = world_module.REAL_KEY
+CALL = json.dumps({"model": "claude-sonnet-4-5", "stream": True, "max_tokens": 10,
+                   "messages": [{"role": "user", "content": "hello"}]})
+
+# Each request prints a line "== NAME STATUS" after its answer.
+GUEST = r"""
+ask() { name=$1; shift; curl -sS -N -m 20 -w "\n== $name %{http_code}\n" "$@" 2>&1 || echo "== $name failed"; }
+api=https://api.anthropic.com/v1
+call='""" + CALL + r"""'
+echo "sentinel $ANTHROPIC_API_KEY"
+ask call -H "x-api-key: $ANTHROPIC_API_KEY" -H 'content-type: application/json' -d "$call" "$api/messages?beta=true"
+ask bearer -H "authorization: Bearer $ANTHROPIC_API_KEY" -d "$call" $api/messages
+ask keepalive -H "x-api-key: $ANTHROPIC_API_KEY" $api/models $api/models
+ask none $api/models
+ask cookie -H "cookie: k=$ANTHROPIC_API_KEY" $api/models
+ask query "$api/models?key=$ANTHROPIC_API_KEY"
+ask elsewhere -H "x-api-key: $ANTHROPIC_API_KEY" https://www.example.org/
+ask elsewhere-body -d "k=$ANTHROPIC_API_KEY" https://www.example.org/
+ask foreign -H "x-api-key: sk-ant-somebody-elses-key" $api/models
+ask method -X DELETE -H "x-api-key: $ANTHROPIC_API_KEY" $api/models
+ask path -H "x-api-key: $ANTHROPIC_API_KEY" https://api.anthropic.com/admin
+ask dots --path-as-is -H "x-api-key: $ANTHROPIC_API_KEY" "$api/../admin"
+ask fronting -H 'host: www.example.org' -H "x-api-key: $ANTHROPIC_API_KEY" $api/models
+ask smuggled -H "x-api-key: $ANTHROPIC_API_KEY" -H 'transfer-encoding: chunked' -H 'content-length: 4' -d abcd $api/messages
+ask control https://www.example.org/
+"""
+
+
+@pytest.fixture(scope="module")
+def ran(host, world):
+    """One run that asks for everything above."""
+    world.forget_logs()
+    before = {item["id"] for item in host.items()}
+    done = host.exec_run(GUEST, workflow="exec-model")
+    assert "== control" in done.stdout, done.stdout + done.stderr
+    done.item = host.show(next(item["id"] for item in host.items() if item["id"] not in before))
+    done.run = done.item["runs"][0]["id"]
+    done.status = dict(re.findall(r"^== (\S+) (\S+)$", done.stdout, re.M))
+    done.sentinel = re.search(r"^sentinel (\S+)$", done.stdout, re.M).group(1)
+    done.provider = world.log("provider")
+    return done
+
+
+def records(host, run, event):
+    """The audit records of one event of a run."""
+    lines = host.run(["journalctl", "--namespace=anchorhold", "--no-pager", "-o", "json", f"ANCHORHOLD_RUN={run}",
+                      f"ANCHORHOLD_EVENT={event}"]).stdout.splitlines()
+    return [json.loads(json.loads(line)["ANCHORHOLD_DATA"]) for line in lines]
+
+
+def test_guest_has_a_sentinel(ran):
+    assert re.fullmatch(r"sk-ant-api03-[A-Za-z0-9_-]{95}", ran.sentinel)
+    assert ran.sentinel != REAL
+    assert REAL not in ran.stdout + ran.stderr
+
+
+def test_provider_gets_the_real_key(ran):
+    assert ran.status["call"] == ran.status["bearer"] == ran.status["keepalive"] == "200"
+    assert "event: message_stop" in ran.stdout
+    first = ran.provider[0]
+    assert first["path"] == "/v1/messages?beta=true" and first["x_api_key"] == REAL
+    assert ran.provider[1]["authorization"] == f"Bearer {REAL}"
+    assert first["headers"]["Accept-Encoding"] == "identity"
+    assert not any(ran.sentinel in json.dumps(entry) for entry in ran.provider)
+
+
+def test_no_sentinel_no_key(ran):
+    """The request without any reaches the provider without any."""
+    assert ran.status["none"] == "200"
+    assert [e for e in ran.provider if e["path"] == "/v1/models" and e["x_api_key"] is None and e["authorization"] is None]
+
+
+@pytest.mark.parametrize("name, status, reason", [
+    ("cookie", "403", "credential-misuse"), ("query", "403", "credential-misuse"),
+    ("elsewhere", "403", "credential-misuse"), ("elsewhere-body", "403", "credential-misuse"),
+    ("foreign", "403", "foreign-credential"), ("method", "403", "credential-scope"), ("path", "403", "credential-scope"),
+    ("dots", "400", "path"), ("fronting", "421", "fronting"), ("smuggled", "400", "bad-request"),
+])
+def test_refused(ran, world, name, status, reason):
+    assert ran.status[name] == status
+    assert f'"reason":"{reason}"' in ran.stdout.replace(" ", "").replace('"reason":"', '"reason":"')
+    assert not any("/admin" in entry["path"] or "key=" in entry["path"] for entry in ran.provider)
+    assert not any(ran.sentinel in json.dumps(entry) for entry in world.log("origin"))
+
+
+def test_control_host_answers(ran):
+    assert ran.status["control"] == "200"
+
+
+def test_audit(host, ran):
+    used = records(host, ran.run, "credential.used")
+    assert used and used[0]["credential"] == "anthropic" and used[0]["name"] == "api.anthropic.com"
+    misuse = records(host, ran.run, "credential.misuse")
+    assert {"api.anthropic.com", "www.example.org"} <= {record["name"] for record in misuse}
+    assert {"fronting", "foreign-credential", "credential-scope"} <= {r["reason"] for r in records(host, ran.run, "conn.deny")}
+    calls = records(host, ran.run, "model.call")
+    assert len(calls) >= 2 and all(call["metered"] and call["status"] == 200 for call in calls[:2])
+    everything = host.journal("--namespace=*", "-o", "export", "--all")
+    assert REAL not in everything
+
+
+def test_cost_is_in_the_ledger(host, ran):
+    assert ran.item["cost_microusd"] > 0
+    usage = ran.item["usage"]
+    assert sum(u["cost_microusd"] for u in usage) == ran.item["cost_microusd"]
+    assert all(u["model"] == "claude-sonnet-4-5" and u["input_tokens"] > 0 for u in usage[:2])
+
+
+def test_nothing_stays(host, ran):
+    """The run is over: its sealed state is gone, and so is its inject."""
+    assert host.run("ls /var/lib/anchorhold/secret").stdout == ""
+    assert host.is_active(f"anchor-inject@{ran.run}.service") == "inactive"
+
+
+# Asks secretd as PID 1 would, under a name of one's own choice.
+FORGE = r"""
+use Socket;
+my ($unit, $id) = @ARGV;
+socket(my $s, AF_UNIX, SOCK_STREAM, 0) or die;
+bind($s, pack('S a*', AF_UNIX, "\0f00d/unit/$unit/$id")) or die "bind: $!";
+connect($s, sockaddr_un('/run/anchorhold/secret.sock')) or die "connect: $!";
+my $data = ''; while (sysread($s, my $piece, 65536)) { $data .= $piece }
+print length($data), "\n";
+"""
+
+
+@pytest.fixture(scope="module")
+def living(host):
+    """A run that waits until a file of the boot's says what to do next: it makes one call each time it is told."""
+    process = host.popen(["anchorctl", "run", "--workflow", "exec-model", "--", "sh", "-c",
+                          'for i in $(seq 120); do curl -sS -m 10 -o /dev/null -w "call %{http_code}\\n" '
+                          '-H "x-api-key: $ANTHROPIC_API_KEY" https://api.anthropic.com/v1/models; sleep 1; done'],
+                         user="operator", stdout=-1, stderr=-2, text=True)
+    lines = []
+    await_line(process, lines, "call 200")
+    process.run = host.run("ls /run/anchorhold/run").stdout.split()[0]
+    process.lines = lines
+    yield process
+    host.anchorctl("stop", "--all", check=False)
+    process.wait(30)
+
+
+def await_line(process, lines, text, seconds=60):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        line = process.stdout.readline()
+        assert line, "the run ended:\n" + "".join(lines)
+        lines.append(line)
+        if text in line:
+            return
+    raise AssertionError(f"no {text!r} within {seconds} s:\n" + "".join(lines[-20:]))
+
+
+def test_forged_request_gets_nothing(host, living):
+    host.write("/run/forge.pl", FORGE)
+    for unit, credential in ((f"anchor-inject@{living.run}.service", "inject"), (f"anchor-run@{living.run}.service", "guest"),
+                             ("anchor-secretd.service", "inject"), ("x", "y/z")):
+        done = host.run(["perl", "/run/forge.pl", unit, credential], check=False)
+        assert done.stdout.strip() == "0", done.stderr
+    # a unit of the run itself may not have what another of its units gets
+    done = host.run(["systemd-run", "--quiet", "--wait", "--pipe", f"--slice=anchorhold-runs-{living.run}.slice",
+                     f"--unit=anchor-vm@{living.run}-x.service", "perl", "/run/forge.pl", f"anchor-vm@{living.run}-x.service", "inject"],
+                    check=False)
+    assert done.stdout.strip() in ("0", "")
+    denied = [json.loads(line) for line in host.run(
+        ["journalctl", "--namespace=anchorhold", "--no-pager", "-o", "json", "ANCHORHOLD_EVENT=secret.denied"]).stdout.splitlines()]
+    assert len(denied) >= 4
+    assert any("anchor-inject@" in json.loads(d["ANCHORHOLD_DATA"])["claimed"] for d in denied)
+
+
+def test_others_cannot_connect(host, living):
+    for user in ("operator", "anchorhold", "stranger"):
+        assert host.run(["perl", "/run/forge.pl", "x", "y"], user=user, check=False).returncode != 0
+        # and the API is for the system's own
+        done = host.run(["varlinkctl", "call", "/run/anchorhold/secret-api.sock", "io.anchorhold.Secret.Register", "{}"], user=user, check=False)
+        assert done.returncode != 0
+
+
+def test_processes_are_closed(host, living):
+    for unit in ("anchor-secretd.service", f"anchor-inject@{living.run}.service"):
+        pid = host.property(unit, "MainPID")
+        assert host.run(f"cat /proc/{pid}/limits | grep 'Max core file size'").stdout.split()[4:6] == ["0", "0"]
+        # not dumpable: its files in /proc are root's
+        assert host.run(f"stat -c %U /proc/{pid}/environ").stdout.strip() == "root"
+        assert REAL not in host.run(f"tr '\\0' ' ' </proc/{pid}/environ; tr '\\0' ' ' </proc/{pid}/cmdline").stdout
+        assert host.run(f"grep VmLck /proc/{pid}/status").stdout.split()[1] != "0"
+
+
+def test_secretd_killed_in_mid_run(host, living):
+    before = host.property("anchor-secretd.service", "MainPID")
+    host.run("systemctl kill -s KILL anchor-secretd.service")
+    host.run("until [ \"$(systemctl is-active anchor-secretd.service)\" = active ]; do sleep 0.1; done", timeout=20)
+    assert host.property("anchor-secretd.service", "MainPID") != before
+    ping = host.run(["varlinkctl", "call", "/run/anchorhold/secret-api.sock", "io.anchorhold.Secret.Ping", "{}"]).stdout
+    assert json.loads(ping)["runs"] == 1
+    await_line(living, living.lines, "call 200")
+
+
+def test_inject_killed_in_mid_run(host, living):
+    """The next connection starts it again, with the same bundle."""
+    host.run(f"systemctl kill -s KILL anchor-inject@{living.run}.service")
+    await_line(living, living.lines, "call 200", seconds=30)
+
+
+def test_revoked_credential_is_refused(host, living):
+    """Removed on the host and secretd restarted: the run loses it."""
+    host.run("mv /var/lib/anchorhold/credentials/anthropic /var/lib/anchorhold/credentials.anthropic && systemctl restart anchor-secretd.service")
+    try:
+        await_line(living, living.lines, "call 403", seconds=30)
+        done = host.exec_run("true", workflow="exec-model")
+        assert done.returncode != 0
+        assert "credential anthropic is not on this host" in done.stdout + done.stderr
+    finally:
+        host.run("mv /var/lib/anchorhold/credentials.anthropic /var/lib/anchorhold/credentials/anthropic && systemctl restart anchor-secretd.service")
