@@ -167,7 +167,7 @@ static void boot_retry(Run *r) {
 
         k = run_boot_connect(r);
         if (k < 0)
-                return run_end(r, "error", "the microVM cannot be started again: %s", strerror(-k));
+                return run_end(r, "error", "the microVM did not boot: %s (anchor-vm@%s.service says why)", r->boot_reason, r->id);
 
         run_boot_greet(r);
 }

@@ -46,7 +46,10 @@ static int read_manifest(int dir_fd, const VmSpec *spec, char **ret_cmdline) {
                 return log_error_errno(r, "template %s: manifest.json: %s", spec->template_name, reason ?: "unreadable");
 
         json_object_foreach(spec->digests, file, digest) {
-                if (json_equal(digest, json_object_get(json_object_get(j, "files"), file)))
+                const json_t *here = strcmp(file, "template") == 0 ? json_object_get(j, "digest")
+                                                                   : json_object_get(json_object_get(j, "files"), file);
+
+                if (json_equal(digest, here))
                         continue;
                 log_error("template %s has another %s than the run was made for", spec->template_name, file);
                 return -ESTALE;

@@ -13,7 +13,8 @@
 typedef struct VmSpec {
         char *template_name;   /* owned */
         char *agent;           /* owned; NULL: none */
-        json_t *digests;       /* owned; {"FILE": "<sha256>"} of the template that the run was made for; NULL: any */
+        json_t *digests;       /* owned; {"FILE": "<sha256>"} of the template that the run was made for, "template" for
+                                * its manifest; NULL: any */
         uint64_t memory_mib, vcpus, disk_mib;
         bool kvm;
 } VmSpec;
