@@ -247,15 +247,17 @@ static int judge_step(AuditVerifyReport *r, const Note *last, const Note *now) {
 static int judge_notes(AuditChain *c, AuditVerifyReport *r) {
         static const uint8_t zeros[AUDIT_HASH_SIZE];
         size_t n = 0, end;
-        Note *now;
         int k;
 
         qsort(c->notes, c->n_notes, sizeof(c->notes[0]), compare_notes);
         for (size_t i = 0; i < c->n_notes; i = end) {
+                Note *now = NULL;
+
                 for (end = i + 1; end < c->n_notes && c->notes[end].seq == c->notes[i].seq;)
                         end++;
 
                 k = judge_copies(r, c->notes, i, end, &now);
+                assert(k != 0 || now);
                 if (k == 0 && n > 0)
                         k = judge_step(r, &c->notes[n - 1], now);
                 if (k == 0 && n == 0 && now->seq == 1 && memcmp(now->prev, zeros, AUDIT_HASH_SIZE) != 0)
