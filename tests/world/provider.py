@@ -5,6 +5,9 @@ It speaks the wire protocol that real agents expect and decides what the model "
 list of turns, one for each request that carries another round of tool results. Every request is logged
 as one JSON line with the key it carried, so that a test can say which key reached the provider.
 
+A client may send the whole conversation each time, or make a thread ({"type": "create"}) and go on with
+{"type": "continue", "previous_message_id": …}, sending only what is new; both are understood.
+
     provider.py --listen 203.0.113.10:443 --cert CERT --key KEY --log FILE [--script NAME]
 """
 
@@ -13,6 +16,7 @@ import json
 import ssl
 import threading
 import time
+import uuid
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 REPO = "/work/repo"
@@ -109,6 +113,7 @@ class Provider(ThreadingHTTPServer):
         self.script = SCRIPTS[script]()
         self.delay = delay
         self.lock = threading.Lock()
+        self.threads = {}   # message id: (tools, tool results) of the conversation up to that message
 
     def log_request_line(self, entry):
         with self.lock, open(self.log_path, "a", encoding="utf-8") as f:
@@ -181,23 +186,36 @@ class Handler(BaseHTTPRequestHandler):
     def fail(self, status, kind, message):
         self.answer(status, {"type": "error", "error": {"type": kind, "message": message}})
 
+    def conversation(self, body):
+        """The tools that the agent offers, and how many results of them it has had: (tools, count), or None
+        if it goes on with a message that was never sent."""
+        tools, count = body.get("tools") or [], tool_results(body.get("messages", []))
+        thread = body.get("thread") or {}
+        if thread.get("type") != "continue":
+            return tools, count
+        with self.server.lock:
+            before = self.server.threads.get(thread.get("previous_message_id"))
+        return before and (tools or before[0], before[1] + count)
+
     def messages(self, body, input_tokens):
-        tools = body.get("tools") or []
-        if tools:
-            turn = min(tool_results(body.get("messages", [])), len(self.server.script) - 1)
-            text, wanted = self.server.script[turn]
-        else:
-            turn, text, wanted = 0, "csvsum", None
+        conversation = self.conversation(body)
+        if conversation is None:
+            self.fail(404, "not_found_error", "no such message to continue")
+            return
+        tools, turn = conversation
+        text, wanted = self.server.script[min(turn, len(self.server.script) - 1)] if tools else ("csvsum", None)
         content = [{"type": "text", "text": text}]
         if wanted:
             name, arguments = bind_tool(wanted, tools)
-            content.append({"type": "tool_use", "id": "toolu_%024d" % (turn + 1), "name": name, "input": arguments})
+            content.append({"type": "tool_use", "id": "toolu_" + uuid.uuid4().hex[:24], "name": name, "input": arguments})
         message = {
-            "id": "msg_%024d" % (turn + 1), "type": "message", "role": "assistant", "model": body.get("model"),
+            "id": "msg_" + uuid.uuid4().hex[:24], "type": "message", "role": "assistant", "model": body.get("model"),
             "content": content, "stop_reason": "tool_use" if wanted else "end_turn", "stop_sequence": None,
             "usage": {"input_tokens": input_tokens, "output_tokens": 1, "cache_creation_input_tokens": 0,
                       "cache_read_input_tokens": 0},
         }
+        with self.server.lock:
+            self.server.threads[message["id"]] = (tools, turn)
         output_tokens = len(json.dumps(content)) // 4
         if body.get("stream"):
             self.stream(message, output_tokens)
