@@ -55,22 +55,19 @@ static const struct {
         { "anchor-secretd.service",  PEER_SECRETD },
 };
 
-/* prefix@INSTANCE.service; where says in which folder, with %s for the instance. */
+/* prefix@INSTANCE.service, all of them in the slice of their run (or, publishing, of their item). */
 static const struct {
         const char *prefix;
         char kind;
         PeerRole role;
-        const char *where[2];
 } templates[] = {
-#define RUNS_SLICE "/anchorhold.slice/anchorhold-runs.slice/anchorhold-runs-%s.slice/"
-        { "anchor-net",     'r', PEER_NET,     { "/anchorhold.slice/", "/system.slice/system-anchor\\x2dnet.slice/" } },
-        { "anchor-vm",      'r', PEER_VM,      { RUNS_SLICE } },
-        { "anchor-proxy",   'r', PEER_PROXY,   { RUNS_SLICE } },
-        { "anchor-inject",  'r', PEER_INJECT,  { RUNS_SLICE } },
-        { "anchor-run",     'r', PEER_RUN,     { RUNS_SLICE } },
-        { "anchor-import",  'r', PEER_IMPORT,  { RUNS_SLICE } },
-        { "anchor-publish", 'i', PEER_PUBLISH, { RUNS_SLICE } },
-#undef RUNS_SLICE
+        { "anchor-net",     'r', PEER_NET     },
+        { "anchor-vm",      'r', PEER_VM      },
+        { "anchor-proxy",   'r', PEER_PROXY   },
+        { "anchor-inject",  'r', PEER_INJECT  },
+        { "anchor-run",     'r', PEER_RUN     },
+        { "anchor-import",  'r', PEER_IMPORT  },
+        { "anchor-publish", 'i', PEER_PUBLISH },
 };
 
 static bool ends_with(const char *s, size_t length, const char *suffix) {
@@ -110,22 +107,9 @@ static bool is_at(const char *cgroup, const char *folder, const char *unit) {
                (cgroup[n + m] == '\0' || cgroup[n + m] == '/');
 }
 
-/* Folders in the table hold at most one %s, for the instance. */
-static bool is_at_template(const char *cgroup, const char *where, const char *unit, const char *instance) {
-        const char *mark = strstr(where, "%s");
-        char folder[256];
-
-        if (mark)
-                (void) snprintf(folder, sizeof(folder), "%.*s%s%s", (int) (mark - where), where, instance, mark + 2);
-        else
-                (void) snprintf(folder, sizeof(folder), "%s", where);
-
-        return is_at(cgroup, folder, unit);
-}
-
 static PeerUnit classify_template(size_t i, const char *unit, const char *instance, const char *cgroup,
                                   PeerRole *ret_role, char ret_run[static ID_LENGTH + 1]) {
-        char id[ID_LENGTH + 1];
+        char id[ID_LENGTH + 1], folder[128];
 
         if (strlen(instance) != ID_LENGTH + strlen(".service") || strcmp(instance + ID_LENGTH, ".service") != 0)
                 return PEER_UNIT_MISPLACED;
@@ -134,14 +118,13 @@ static PeerUnit classify_template(size_t i, const char *unit, const char *instan
         if (!text_is_id(templates[i].kind, id))
                 return PEER_UNIT_MISPLACED;
 
-        for (size_t k = 0; k < ELEMENTSOF(templates[i].where) && templates[i].where[k]; k++)
-                if (is_at_template(cgroup, templates[i].where[k], unit, id)) {
-                        *ret_role = templates[i].role;
-                        memcpy(ret_run, id, sizeof(id));
-                        return PEER_UNIT_OURS;
-                }
+        (void) snprintf(folder, sizeof(folder), "/anchorhold.slice/anchorhold-runs.slice/anchorhold-runs-%s.slice/", id);
+        if (!is_at(cgroup, folder, unit))
+                return PEER_UNIT_MISPLACED;
 
-        return PEER_UNIT_MISPLACED;
+        *ret_role = templates[i].role;
+        memcpy(ret_run, id, sizeof(id));
+        return PEER_UNIT_OURS;
 }
 
 PeerUnit peer_classify(const char *unit, const char *cgroup, PeerRole *ret_role, char ret_run[static ID_LENGTH + 1]) {

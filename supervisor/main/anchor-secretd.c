@@ -16,6 +16,7 @@ static int run(void) {
                 .state = "/var/lib/anchorhold/secret",
                 .key = "/run/anchor-secretd",
                 .policy_root = "",
+                .upstream_ca = "/etc/anchorhold/upstream-ca.d",
         };
         _cleanup_(secretd_freep) Secretd *secretd = NULL;
         _cleanup_(sd_event_unrefp) sd_event *event = NULL;

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "util/json.h"
+#include "util/text.h"
 
 int run_secrets_new(RunSecrets **ret, const char *run, const char *item, const char *workflow, const char *stage,
                     uint64_t expires_usec, size_t n_credentials) {
@@ -67,8 +68,9 @@ int run_secrets_set_credential(RunSecrets *s, size_t i, const char *name, const 
         return c->name && c->sentinel ? 0 : -ENOMEM;
 }
 
-char *run_secrets_format_guest(const RunSecrets *s) {
+char *run_secrets_format_guest(const RunSecrets *s, const char *upstream_pem) {
         _cleanup_json_ json_t *sentinels = NULL, *root = NULL;
+        _cleanup_free_ char *pem = NULL;
 
         sentinels = json_object();
         if (!sentinels)
@@ -78,6 +80,10 @@ char *run_secrets_format_guest(const RunSecrets *s) {
                 if (json_object_set_new(sentinels, s->credentials[i].name, json_string(s->credentials[i].sentinel)) < 0)
                         return NULL;
 
-        root = json_pack("{s:s?, s:O}", "ca_pem", s->ca_pem, "sentinels", sentinels);
+        pem = text_format("%s%s", s->ca_pem ?: "", upstream_pem ?: "");
+        if (!pem)
+                return NULL;
+
+        root = json_pack("{s:s?, s:O}", "ca_pem", *pem ? pem : NULL, "sentinels", sentinels);
         return root ? json_dumps(root, JSON_COMPACT | JSON_SORT_KEYS) : NULL;
 }

@@ -39,5 +39,6 @@ DEFINE_CLEANUP(RunSecrets *, run_secrets_free)
 int run_secrets_set_credential(RunSecrets *s, size_t i, const char *name, const char *sentinel,
                                const json_t *rule, const json_t *provider);
 
-/* What the guest may know: {"ca_pem", "sentinels"}. The text is the caller's. */
-char *run_secrets_format_guest(const RunSecrets *s);
+/* What the guest may know: {"ca_pem", "sentinels"}; ca_pem is the run's CA, if it has one, and behind it
+ * upstream_pem (may be NULL): a connection that is passed through is verified by the guest itself. The text is the caller's. */
+char *run_secrets_format_guest(const RunSecrets *s, const char *upstream_pem);

@@ -32,6 +32,7 @@
 #include "secret/credential-store.h"
 #include "secret/register.h"
 #include "secret/run-store.h"
+#include "secret/upstream-ca.h"
 #include "util/json.h"
 #include "util/log.h"
 
@@ -45,6 +46,7 @@ enum { WATCHERS_MAX = 512 };
 struct Secretd {
         sd_event *event; /* ref */
         char *policy_root; /* owned */
+        char *upstream_ca; /* owned */
         CredentialStore *credentials; /* owned */
         RunStore *runs; /* owned */
         AuditClient *audit; /* owned */
@@ -307,8 +309,17 @@ static int secretd_on_ping(IpcCall *call, json_t *params, void *userdata) {
 
 /* ---- PID 1 ---- */
 
-static int secretd_give_guest(const RunSecrets *s, char **ret, size_t *ret_size) {
-        *ret = run_secrets_format_guest(s);
+static int secretd_give_guest(const Secretd *d, const RunSecrets *s, char **ret, size_t *ret_size) {
+        _cleanup_free_ char *pem = NULL;
+        int r;
+
+        if (d->upstream_ca) {
+                r = upstream_ca_read(d->upstream_ca, &pem);
+                if (r < 0)
+                        return log_error_errno(r, "run %s does not start: cannot read %s", s->run, d->upstream_ca);
+        }
+
+        *ret = run_secrets_format_guest(s, pem);
         if (!*ret)
                 return -ENOMEM;
         *ret_size = strlen(*ret);
@@ -357,7 +368,7 @@ static int secretd_on_credential(const Peer *peer, const char *id, char **ret, s
         if (!s)
                 reason = "no such run is registered";
         else if (strcmp(id, "guest") == 0 && peer->roles & PEER_RUN)
-                return secretd_give_guest(s, ret, ret_size);
+                return secretd_give_guest(d, s, ret, ret_size);
         else if (strcmp(id, "inject") == 0 && peer->roles & PEER_INJECT)
                 return secretd_give_inject(d, s, ret, ret_size);
         else
@@ -416,7 +427,8 @@ int secretd_new(Secretd **ret, sd_event *event, const SecretdPaths *paths) {
                 return -ENOMEM;
         d->event = sd_event_ref(event);
         d->policy_root = strdup(paths->policy_root);
-        if (!d->policy_root)
+        d->upstream_ca = paths->upstream_ca ? strdup(paths->upstream_ca) : NULL;
+        if (!d->policy_root || (paths->upstream_ca && !d->upstream_ca))
                 return -ENOMEM;
 
         r = credential_store_load(&d->credentials, paths->credentials);
@@ -453,6 +465,7 @@ Secretd *secretd_free(Secretd *d) {
         run_store_free(d->runs);
         credential_store_free(d->credentials);
         free(d->policy_root);
+        free(d->upstream_ca);
         sd_event_unref(d->event);
         free(d);
         return NULL;

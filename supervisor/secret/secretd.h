@@ -13,6 +13,7 @@ typedef struct SecretdPaths {
         const char *credentials; /* NULL: none */
         const char *state, *key;
         const char *policy_root; /* "" on a host */
+        const char *upstream_ca; /* certificates that every guest trusts; NULL: none */
 } SecretdPaths;
 
 /* Takes the sockets that systemd passed: "secret" and "secret-api". */

@@ -25,13 +25,14 @@ static const struct {
 } cases[] = {
         { "/anchorhold.slice/anchord.service",                         "anchord.service", PEER_UNIT_OURS, PEER_ANCHORD, "" },
         { "/anchorhold.slice/anchor-auditd.service/sub",               "anchor-auditd.service", PEER_UNIT_OURS, PEER_AUDITD, "" },
-        { "/anchorhold.slice/anchor-net@" RUN ".service",              "anchor-net@" RUN ".service", PEER_UNIT_OURS, PEER_NET, RUN },
+        { RUNS RUN ".slice/anchor-net@" RUN ".service",                "anchor-net@" RUN ".service", PEER_UNIT_OURS, PEER_NET, RUN },
         { RUNS RUN ".slice/anchor-proxy@" RUN ".service",              "anchor-proxy@" RUN ".service", PEER_UNIT_OURS, PEER_PROXY, RUN },
         { RUNS ITEM ".slice/anchor-publish@" ITEM ".service",          "anchor-publish@" ITEM ".service", PEER_UNIT_OURS, PEER_PUBLISH, ITEM },
 
         /* the right name in the wrong place */
         { "/system.slice/anchord.service",                             "anchord.service", PEER_UNIT_MISPLACED, 0, "" },
         { "/anchorhold.slice/x.slice/anchord.service",                 "anchord.service", PEER_UNIT_MISPLACED, 0, "" },
+        { "/anchorhold.slice/anchor-net@" RUN ".service",              "anchor-net@" RUN ".service", PEER_UNIT_MISPLACED, 0, "" },
         { "/anchorhold.slice/anchor-proxy@" RUN ".service",            "anchor-proxy@" RUN ".service", PEER_UNIT_MISPLACED, 0, "" },
         { RUNS "r000000000000.slice/anchor-proxy@" RUN ".service",     "anchor-proxy@" RUN ".service", PEER_UNIT_MISPLACED, 0, "" },
         { RUNS "r3.slice/anchor-proxy@r3.service",                     "anchor-proxy@r3.service", PEER_UNIT_MISPLACED, 0, "" },

@@ -21,7 +21,9 @@
 #include "secret/seal.h"
 #include "secret/secret.h"
 #include "secret/sentinel.h"
+#include "secret/upstream-ca.h"
 #include "util/io.h"
+#include "util/text.h"
 
 #define RUN "r0123456789ab"
 #define USEC 1000000ULL
@@ -158,17 +160,19 @@ static void test_bundle(void **state) {
         assert_null(u->credentials[0].secret);
         secret_erase(sealed, sealed_size);
 
-        guest = run_secrets_format_guest(s);
+        guest = run_secrets_format_guest(s, NULL);
         assert_string_equal(guest, "{\"ca_pem\":\"PEM\\n\",\"sentinels\":{\"anthropic\":\"sk-sentinel-1\",\"other\":\"sk-sentinel-2\"}}");
 }
 
 static void test_bundle_empty(void **state) {
         _cleanup_(run_secrets_freep) RunSecrets *s = NULL, *t = NULL;
-        _cleanup_free_ char *guest = NULL, *data = NULL;
+        _cleanup_free_ char *guest = NULL, *with = NULL, *data = NULL;
         size_t size;
 
         assert_int_equal(run_secrets_new(&s, RUN, "i0123456789ab", "exec", "work", 1, 0), 0);
-        guest = run_secrets_format_guest(s);
+        with = run_secrets_format_guest(s, "UP\n");
+        assert_string_equal(with, "{\"ca_pem\":\"UP\\n\",\"sentinels\":{}}");
+        guest = run_secrets_format_guest(s, NULL);
         assert_string_equal(guest, "{\"ca_pem\":null,\"sentinels\":{}}");
         assert_int_equal(bundle_format(s, BUNDLE_WITH_SECRETS, &data, &size), 0);
         assert_int_equal(bundle_parse(&t, data, size), 0);
@@ -209,6 +213,28 @@ static void write_file(const char *dir, const char *name, const char *data, size
         (void) close(fd);
 }
 
+static void test_upstream_ca(void **state) {
+        char dir[] = "/tmp/test-upstream-ca.XXXXXX";
+        _cleanup_free_ char *none = NULL, *empty = NULL, *two = NULL, *rm = NULL;
+
+        assert_int_equal(upstream_ca_read("/nonexistent", &none), 0);
+        assert_string_equal(none, "");
+
+        assert_non_null(mkdtemp(dir));
+        assert_int_equal(upstream_ca_read(dir, &empty), 0);
+        assert_string_equal(empty, "");
+
+        write_file(dir, "b.pem", "B", strlen("B"));
+        write_file(dir, "a.pem", "A\n", strlen("A\n"));
+        write_file(dir, "c.txt", "C", strlen("C"));
+        write_file(dir, ".pem", "D", strlen("D"));
+        assert_int_equal(upstream_ca_read(dir, &two), 0);
+        assert_string_equal(two, "A\n\nB\n");
+
+        rm = text_format("rm -r %s", dir);
+        assert_int_equal(system(rm), 0);
+}
+
 static void test_store(void **state) {
         static const char *const files[] = { "cred_anthropic", "cred_bin", "cred_short", "cred_Upper", "other", "cred_empty" };
         _cleanup_(credential_store_freep) CredentialStore *s = NULL, *none = NULL, *missing = NULL;
@@ -246,6 +272,7 @@ int main(void) {
                 cmocka_unit_test(test_run_ca),
                 cmocka_unit_test(test_bundle),
                 cmocka_unit_test(test_bundle_empty),
+                cmocka_unit_test(test_upstream_ca),
                 cmocka_unit_test(test_seal),
                 cmocka_unit_test(test_store),
         };
