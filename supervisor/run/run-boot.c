@@ -181,7 +181,7 @@ void run_boot_greet(Run *r) {
         _cleanup_json_ json_t *hello = make_hello(r);
         int k;
 
-        run_event(r, "booting", json_pack("{s:i}", "boots", (int) r->boots));
+        run_event(r, "booting", json_pack("{s:s, s:i}", "text", "the microVM boots", "boots", (int) r->boots));
 
         k = hello ? guest_client_new(&r->client, r->event, r->channel_fd, hello, &client_handler, r) : -ENOMEM;
         if (k >= 0) {
