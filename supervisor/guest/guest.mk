@@ -20,3 +20,17 @@ $(O)/guest/anchor-guest: $(GUEST_OBJS)
 
 ALL += $(O)/guest/anchor-guest
 -include $(GUEST_OBJS:.o=.d)
+
+# A guest that breaks the rules, for test templates.
+ROGUE_OBJS := $(O)/guest/tests/guest/rogue-init.o $(O)/guest/supervisor/vmm/channel.o
+
+$(O)/guest/tests/guest/rogue-init.o: $(O)/guest/%.o: %.c
+	$(call msg,CC,"$< (guest)")
+	@mkdir -p $(@D)
+	$(Q)$(CC) -D_GNU_SOURCE -Isupervisor $(GUEST_CFLAGS) -MMD -MP -c $< -o $@
+
+$(O)/guest/rogue-init: $(ROGUE_OBJS)
+	$(call msg,LINK,$@)
+	$(Q)$(CC) -static -no-pie -s $(ROGUE_OBJS) -o $@
+
+ALL += $(O)/guest/rogue-init

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Guests that never answer, flood the channel or send what is no frame: each run ends with a reason, and
+nothing else on the host notices."""
+
+import hashlib
+import json
+import os
+import pathlib
+import shutil
+
+import pytest
+
+TOP = pathlib.Path(__file__).resolve().parents[2]
+INIT = TOP / "build/plain/guest/rogue-init"
+MODES = ["hang", "reboot", "garbage", "hello", "flood", "twice", "silent", "escapes"]
+
+
+def make_initrd(base, target):
+    """The template's initrd (a cpio archive in format newc) with another /init."""
+    data = (base / "initrd").read_bytes()
+    init = INIT.read_bytes()
+    out, at = b"", 0
+
+    def padding(n):
+        return b"\0" * (-n % 4)
+
+    while True:
+        fields = [int(data[at + 6 + 8 * i:at + 14 + 8 * i], 16) for i in range(13)]
+        size, name_size = fields[6], fields[11]
+        name = data[at + 110:at + 110 + name_size]
+        content_at = at + 110 + name_size + len(padding(110 + name_size))
+        content = data[content_at:content_at + size]
+        at = content_at + size + len(padding(size))
+        if name.rstrip(b"\0") in (b"init", b"./init"):
+            content = init
+        fields[6] = len(content)
+        header = b"070701" + b"".join(b"%08X" % field for field in fields)
+        out += header + name + padding(110 + name_size) + content + padding(len(content))
+        if name.startswith(b"TRAILER!!!"):
+            break
+    target.write_bytes(out)
+
+
+@pytest.fixture(scope="module")
+def rogues(host):
+    """Templates rogue-MODE beside the real one."""
+    templates = host.state / "templates"
+    base = templates / "base"
+    manifest = json.loads((base / "manifest.json").read_text())
+    first = None
+    for mode in MODES:
+        folder = templates / f"rogue-{mode}"
+        folder.mkdir()
+        for name in ("vmlinuz", "root.erofs"):
+            os.link(base / name, folder / name)
+        if first is None:
+            first = folder / "initrd"
+            make_initrd(base, first)
+        else:
+            os.link(first, folder / "initrd")
+        files = {name: manifest["files"][name] for name in ("vmlinuz", "root.erofs")}
+        files["initrd"] = hashlib.sha256(first.read_bytes()).hexdigest()
+        new = {**manifest, "name": f"rogue-{mode}", "files": files, "cmdline": f"{manifest['cmdline']} rogue={mode}"}
+        del new["digest"]
+        new["digest"] = hashlib.sha256(json.dumps(new, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+        (folder / "manifest.json").write_text(json.dumps(new))
+    yield
+    for mode in MODES:
+        shutil.rmtree(templates / f"rogue-{mode}")
+
+
+def run(host, mode, timeout=120):
+    done = host.anchorctl("run", "--workflow", f"rogue-{mode}", "--", "true", check=False, timeout=timeout)
+    assert done.returncode == 1, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def reason(host, output):
+    item = next(line.split()[1] for line in output.splitlines() if line.startswith("Item "))
+    shown = host.show(item)
+    assert shown["state"] == "exhausted", shown
+    return shown["reason"]
+
+
+@pytest.mark.parametrize("mode, word", [
+    ("garbage", "channel-error: version 255"),
+    ("hello", "channel-error: hello is not what it should be"),
+    ("flood", "channel-error: stdout beyond the stream's credit"),
+    ("twice", "channel-error: a second hello"),
+    ("silent", "guest-silent"),
+    ("reboot", "did not boot"),
+])
+def test_a_guest_that_breaks_the_rules_ends_its_run(host, rogues, mode, word):
+    # A guest that lets the loop of credits run can also just fill its output: both are a clear end.
+    ended = reason(host, run(host, mode))
+    assert word in ended, ended
+    failed = host.systemctl("list-units", "--failed", "--plain", "--no-legend").stdout
+    assert "anchord" not in failed and "anchor-run" not in failed, failed
+
+
+def test_escapes_of_a_guest_do_not_reach_the_terminal(host, rogues):
+    output = run(host, "escapes")
+    assert "red" in output
+    assert not any(ord(c) < 32 and c not in "\n\t" or 0x7f <= ord(c) < 0xa0 for c in output), repr(output)
+
+
+def test_a_guest_that_hangs_gets_a_second_boot_and_no_third(host, rogues):
+    output = run(host, "hang", timeout=170)
+    assert output.count("no hello from the guest within") >= 2, output
+    assert "did not boot" in reason(host, output)
+
+
+def test_another_run_finishes_beside_a_flood(host, rogues):
+    flood = host.popen(["anchorctl", "run", "--workflow", "rogue-silent", "--", "true"], user="operator")
+    try:
+        assert host.exec_run("echo fine", check=True).stdout.count("fine") == 1
+    finally:
+        assert flood.wait(120) == 1
