@@ -93,11 +93,11 @@ $(TESTBIN): $(O)/tests/%: $(O)/tests/unit/%.o $(LIB)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) $< $(LIB) -lcmocka $(LDLIBS) -o $@
 
-# Unit tests run from the top of the tree; one that fails stops nothing but fails the target.
+# Unit tests run from the top of the tree; one that fails, or takes five minutes, stops nothing but fails the target.
 unit: $(TESTBIN) $(ALL)
 	@failed=; passed=0; for t in $(TESTBIN); do \
 		printf '  %-7s %s\n' TEST $$t; \
-		if $$t >$$t.log 2>&1; then passed=$$((passed + $$(sed -n 's/^\[  PASSED  \] \([0-9]*\) test.*/\1/p' $$t.log))); \
+		if timeout 300 $$t >$$t.log 2>&1; then passed=$$((passed + $$(sed -n 's/^\[  PASSED  \] \([0-9]*\) test.*/\1/p' $$t.log))); \
 		else failed="$$failed $$t"; cat $$t.log; fi; \
 	done; \
 	if [ -n "$$failed" ]; then printf 'unit tests failed:%s\n' "$$failed" >&2; exit 1; fi; \

@@ -362,7 +362,7 @@ static int server_sign(AuditServer *s, AuditCheckpoint *ret) {
 
 static int server_on_checkpoint(sd_event_source *source, uint64_t usec, void *userdata) {
         AuditServer *s = userdata;
-        AuditCheckpoint c;
+        AuditCheckpoint c = {};
         char line[AUDIT_CHECKPOINT_LINE_MAX];
         int r;
 
@@ -379,7 +379,7 @@ static int server_on_checkpoint(sd_event_source *source, uint64_t usec, void *us
 }
 
 void audit_server_stop(AuditServer *s) {
-        AuditCheckpoint c;
+        AuditCheckpoint c = {};
 
         (void) server_sign(s, &c);
 }
