@@ -98,6 +98,42 @@ static void print_step(CtlPrinter *p, const json_t *event) {
         print_line(p, event, "step ", name, reason && *reason ? reason : *more ? more : *phase ? phase : "finished");
 }
 
+/* "boots 1, accel tcg" of a note whose only text is its data; the caller's. */
+static char *data_text(const json_t *data) {
+        char *text = NULL;
+        const char *key;
+        json_t *value;
+        size_t size;
+        FILE *f;
+
+        f = open_memstream(&text, &size);
+        if (!f)
+                return NULL;
+        json_object_foreach((json_t *) data, key, value) {
+                _cleanup_free_ char *dumped = json_is_string(value) ? NULL : json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY);
+
+                (void) fprintf(f, "%s%s %s", ftell(f) > 0 ? ", " : "", key, dumped ?: json_string_value(value) ?: "?");
+        }
+        if (fclose(f) != 0) {
+                free(text);
+                return NULL;
+        }
+        return text;
+}
+
+static void print_note(CtlPrinter *p, const json_t *event) {
+        const char *kind = ctl_string(event, "kind"), *text = ctl_string(event, "text");
+        const json_t *data = json_object_get(event, "data");
+        _cleanup_free_ char *flat = NULL;
+
+        if (data && (!text || text[0] == '{'))
+                text = flat = data_text(data);
+        if (kind)
+                print_line(p, event, "", kind, text ?: "");
+        else
+                print_line(p, event, "", text ?: ctl_string(event, "type") ?: "?", "");
+}
+
 void ctl_print_event(CtlPrinter *p, const json_t *event) {
         const char *type = ctl_string(event, "type") ?: "", *run = ctl_string(event, "run");
 
@@ -115,7 +151,7 @@ void ctl_print_event(CtlPrinter *p, const json_t *event) {
         else if (strcmp(type, "step") == 0)
                 print_step(p, event);
         else
-                print_line(p, event, "", ctl_string(event, "text") ?: ctl_string(event, "kind") ?: type, "");
+                print_note(p, event);
 }
 
 /* ---- following ---- */

@@ -21,6 +21,7 @@ const CtlVerbInfo ctl_verbs[_VERBS] = {
                                   2, 2, false, ctl_verb_policy_explain },
         [VERB_POLICY_LOG] = { "policy log", "RUN|ITEM", "List what a run connected to, and what it was refused", 1, 1, false,
                               ctl_verb_policy_log },
+        [VERB_AUDIT_VERIFY] = { "audit verify", "", "Check the audit log's chain", 0, 0, false, ctl_verb_audit_verify },
         [VERB_STATUS] = { "status", "", "Show this host's daemons, runs and counts", 0, 0, false, ctl_verb_status },
         [VERB_DOCTOR] = { "doctor", "", "Look for what keeps runs from starting", 0, 0, false, ctl_verb_doctor },
         [VERB_VERSION] = { "version", "", "Print the program's version", 0, 0, false, ctl_verb_version },
@@ -32,7 +33,7 @@ static const struct {
         CtlVerb first, last;
 } groups[] = {
         { "Work items", VERB_SUBMIT, VERB_RESULT },
-        { "Policy and audit", VERB_POLICY_CHECK, VERB_POLICY_LOG },
+        { "Policy and audit", VERB_POLICY_CHECK, VERB_AUDIT_VERIFY },
         { "This host", VERB_STATUS, VERB_HELP },
 };
 

@@ -181,14 +181,23 @@ static void check_enforcers(Doctor *d, const json_t *status) {
 }
 
 static void check_accelerator(Doctor *d, const json_t *status) {
-        const json_t *accel = json_object_get(status, "accelerator") ?: json_object_get(status, "accel");
-        _cleanup_free_ char *text = value_text(accel ?: json_null());
-        bool kvm = text && strstr(text, "kvm") && !strstr(text, "tcg");
+        const json_t *accelerator = json_object_get(status, "accelerator");
+        const char *accel = ctl_string(accelerator, "accel"), *reason = ctl_string(accelerator, "reason"),
+                   *configured = ctl_string(accelerator, "configured");
+        _cleanup_free_ char *text = NULL;
 
-        if (!accel)
+        if (!accel) {
+                doctor_say(d, WARNING, "accelerator", "KVM has not been tried yet", "systemctl start anchor-accel.service");
                 return;
-        doctor_say(d, kvm ? GOOD : WARNING, "accelerator", text ?: "?",
-                   "without KVM microVMs are emulated and slow; \"accel\": \"tcg\" in host.json says that this is meant");
+        }
+        if (strcmp(accel, "kvm") == 0 || (configured && strcmp(configured, accel) == 0)) {
+                doctor_say(d, GOOD, "accelerator", accel, NULL);
+                return;
+        }
+
+        text = text_format("%s, without KVM%s%s", accel, reason ? ": " : "", reason ?: "");
+        doctor_say(d, WARNING, "accelerator", text ?: accel,
+                   "microVMs are emulated and slow; \"accel\": \"tcg\" in /etc/anchorhold/host.json says that this is meant");
 }
 
 static void check_anchord(Doctor *d) {

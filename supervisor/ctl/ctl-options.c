@@ -49,7 +49,10 @@ static const struct {
         { "path", 0, OPTION_TEXT, MEMBER(path), V(POLICY_EXPLAIN), "PATH", "Of one request" },
         { "verify", 0, OPTION_FLAG, MEMBER(verify), V(POLICY_EXPLAIN), NULL, "For the second microVM, which checks the result" },
         { "blocked", 0, OPTION_FLAG, MEMBER(blocked), V(POLICY_LOG), NULL, "Only what was refused" },
-        { "directory", 'D', OPTION_TEXT, MEMBER(directory), V(POLICY_LOG), "DIR", "Read the journal files in this folder" },
+        { "file", 0, OPTION_TEXT, MEMBER(file), V(AUDIT_VERIFY), "FILE", "Verify an export (journalctl -o export), \"-\" for standard input" },
+        { "directory", 'D', OPTION_TEXT, MEMBER(directory), V(AUDIT_VERIFY) | V(POLICY_LOG), "DIR", "Read the journal files in this folder" },
+        { "checkpoints", 0, OPTION_TEXT, MEMBER(checkpoints), V(AUDIT_VERIFY), "FILE", "Signed checkpoints (default: the host's own)" },
+        { "key", 0, OPTION_TEXT, MEMBER(key), V(AUDIT_VERIFY), "FILE", "The public key of the checkpoints, in PEM" },
 
         { "json", 'j', OPTION_JSON, MEMBER(json), ANY, "MODE", "Print JSON: pretty, short, off" },
         { "no-pager", 0, OPTION_FLAG, MEMBER(no_pager), ANY, NULL, "Do not pipe long output into a pager" },

@@ -188,6 +188,8 @@ CtlExit ctl_report(Ctl *ctl, const char *what, int r, const char *error, const j
         reason = ctl_string(params, "reason");
         file = ctl_string(params, "file");
         pointer = ctl_string(params, "pointer");
+        if (pointer && strcmp(pointer, "/") == 0)
+                pointer = NULL; /* the whole of it */
         workflow = ctl_string(params, "workflow");
 
         if (strcmp(name, "PermissionDenied") == 0)

@@ -85,6 +85,7 @@ CtlExit ctl_verb_result(Ctl *ctl);
 CtlExit ctl_verb_policy_check(Ctl *ctl);
 CtlExit ctl_verb_policy_explain(Ctl *ctl);
 CtlExit ctl_verb_policy_log(Ctl *ctl);
+CtlExit ctl_verb_audit_verify(Ctl *ctl);
 CtlExit ctl_verb_status(Ctl *ctl);
 CtlExit ctl_verb_doctor(Ctl *ctl);
 CtlExit ctl_verb_version(Ctl *ctl);
@@ -94,7 +95,7 @@ CtlExit ctl_verb_help(Ctl *ctl);
 
 typedef enum CtlVerb {
         VERB_SUBMIT, VERB_RUN, VERB_LIST, VERB_SHOW, VERB_LOGS, VERB_STOP, VERB_RELEASE, VERB_RESULT,
-        VERB_POLICY_CHECK, VERB_POLICY_EXPLAIN, VERB_POLICY_LOG,
+        VERB_POLICY_CHECK, VERB_POLICY_EXPLAIN, VERB_POLICY_LOG, VERB_AUDIT_VERIFY,
         VERB_STATUS, VERB_DOCTOR, VERB_VERSION, VERB_HELP,
         _VERBS,
 } CtlVerb;

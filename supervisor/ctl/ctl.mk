@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 LIB_SRCS += supervisor/ctl/ctl.c \
+            supervisor/ctl/ctl-audit.c \
             supervisor/ctl/ctl-follow.c \
             supervisor/ctl/ctl-format.c \
             supervisor/ctl/ctl-help.c \

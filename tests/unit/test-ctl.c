@@ -115,6 +115,8 @@ static int on_follow(IpcCall *call, json_t *params, void *userdata) {
                                                "stdout", "step", "exec", "run", RUN, "data", "hello \033]0;x\a\n"));
         (void) ipc_call_notify(call, json_pack("{s:{s:i, s:s, s:s, s:s, s:s}}", "event", "seq", 4, "type", "output", "stream", "stderr",
                                                "step", "exec", "data", "oops\n"));
+        (void) ipc_call_notify(call, json_pack("{s:{s:i, s:s, s:s, s:s, s:{s:i, s:s}}}", "event", "seq", 1, "type", "note", "kind", "booting",
+                                               "text", "{}", "data", "boots", 1, "accel", "tcg\033"));
         (void) ipc_call_notify(call, json_pack("{s:{s:i, s:s, s:s, s:s, s:i}}", "event", "seq", 5, "type", "step", "name", "exec", "phase",
                                                "finished", "status", 3));
         if (strcmp(item, ITEM_FAILS) == 0)
@@ -139,8 +141,8 @@ static int on_nothing(IpcCall *call, json_t *params, void *userdata) {
 }
 
 static int on_status(IpcCall *call, json_t *params, void *userdata) {
-        return ipc_call_reply(call, json_pack("{s:b, s:{s:s, s:s}, s:s}", "hold", 1, "enforcers", "egressd", "ok", "auditd", "lost",
-                                              "accelerator", "tcg"));
+        return ipc_call_reply(call, json_pack("{s:b, s:{s:s, s:s}, s:{s:s, s:s, s:s}}", "hold", 1, "enforcers", "egressd", "ok", "auditd",
+                                              "lost", "accelerator", "configured", "auto", "accel", "tcg", "reason", "no hello"));
 }
 
 static const IpcMethod methods[] = {
@@ -389,6 +391,7 @@ static void test_list_and_show(void **state) {
         assert_has(fixture.out, "enforcers auditd: lost");
         assert_int_equal(CTL(S("doctor")), CTL_FAILED);
         assert_has(fixture.out, "auditd: lost");
+        assert_has(fixture.out, "tcg, without KVM: no hello");
         assert_has(fixture.out, "anchorctl release");
 }
 
@@ -398,6 +401,7 @@ static void test_follow(void **state) {
         assert_has(fixture.err, "12:34:56 running\n");
         assert_has(fixture.err, "oops\n");
         assert_has(fixture.err, "step exec: exit status 3");
+        assert_has(fixture.err, "booting: boots 1, accel tcg\\x1b\n");
 
         assert_int_equal(CTL(S("run"), S("--workflow=fails"), S("-q")), CTL_FAILED);
         assert_string_equal(fixture.err, "oops\n");

@@ -93,7 +93,7 @@ class Host:
 
     def items(self):
         """All work items, newest first."""
-        return json.loads(self.anchorctl("list", "--all", "--json=short").stdout)
+        return json.loads(self.anchorctl("list", "--all", "--json=short").stdout)[::-1]
 
     def exec_run(self, script, workflow="exec", timeout=180, check=False):
         """One shell script in a microVM, followed to its end."""
