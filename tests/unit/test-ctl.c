@@ -154,10 +154,19 @@ static const IpcMethod methods[] = {
         {},
 };
 
+/* Never outlives its parent, also if that is gone already; and holds nothing of whoever runs the test. */
+static void bind_to_parent(pid_t parent, int keep_fd) {
+        if (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0 || getppid() != parent)
+                _exit(1);
+        if (keep_fd > 3)
+                (void) close_range(3, (unsigned) keep_fd - 1, 0);
+        (void) close_range((unsigned) keep_fd + 1, ~0U, 0);
+}
+
 static void serve(int listen_fd, char *dump) {
         IpcServer *server = NULL;
 
-        if (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0 || sd_event_new(&server_event) < 0 ||
+        if (sd_event_new(&server_event) < 0 ||
             ipc_server_new(&server, server_event, methods, dump) < 0 || ipc_server_listen_fd(server, listen_fd) < 0)
                 _exit(1);
         (void) sd_event_loop(server_event);
@@ -175,6 +184,7 @@ static Fixture fixture;
 /* The keeper starts a new server whenever one died, as systemd does. */
 static int setup(void **state) {
         struct sockaddr_un address = { .sun_family = AF_UNIX };
+        pid_t test;
         int fd;
 
         fixture = (Fixture) { .folder = "/tmp/anchorctl-XXXXXX" };
@@ -187,18 +197,23 @@ static int setup(void **state) {
         assert_int_equal(bind(fd, (struct sockaddr *) &address, sizeof(address)), 0);
         assert_int_equal(listen(fd, 64), 0);
 
+        test = getpid();
         fixture.server = fork();
         assert_true(fixture.server >= 0);
         if (fixture.server == 0) {
-                (void) prctl(PR_SET_PDEATHSIG, SIGKILL);
+                (void) setpgid(0, 0);
+                bind_to_parent(test, fd);
                 for (;;) {
-                        pid_t pid = fork();
+                        pid_t keeper = getpid(), pid = fork();
 
-                        if (pid == 0)
+                        if (pid == 0) {
+                                bind_to_parent(keeper, fd);
                                 serve(fd, fixture.dump);
+                        }
                         (void) waitpid(pid, NULL, 0);
                 }
         }
+        (void) setpgid(fixture.server, fixture.server);
         (void) close(fd);
         return 0;
 }
@@ -208,7 +223,7 @@ static int remove_entry(const char *path, const struct stat *st, int type, struc
 }
 
 static int teardown(void **state) {
-        (void) kill(fixture.server, SIGKILL);
+        (void) kill(-fixture.server, SIGKILL); /* its group: the server of the moment as well */
         (void) waitpid(fixture.server, NULL, 0);
         (void) nftw(fixture.folder, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
         free(fixture.out);
