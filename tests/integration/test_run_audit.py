@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The audit log: who may write, that it reads well, that no record is lost, and that verification names what was done to it."""
+
+import json
+import re
+import time
+
+import pytest
+
+SOCKET = "/run/anchorhold/audit.sock"
+ITEM = "i3k9x0a1b2c3d"
+NAMESPACE = "journalctl --namespace=anchorhold --no-pager"
+
+
+@pytest.fixture(scope="module")
+def audited(tmp_path_factory):
+    """A boot of its own, whose log may be spoiled."""
+    import conftest
+    import os
+    booted = conftest.hosting.start_boot(f"check-{os.getpid()}-audit")
+    yield booted
+    conftest.stop_boot(booted)
+
+
+def call(host, method, params, user=None, check=True):
+    return host.run(["varlinkctl", "call", "--json=short", SOCKET, f"io.anchorhold.Audit.{method}", json.dumps(params)], user=user, check=check)
+
+
+def approve(host, text="fine", **more):
+    """The one event that root may write."""
+    return json.loads(call(host, "Append", {"event": "approval.recorded", "item": ITEM, "data": {"verdict": "approved", "reason": text}, **more}).stdout)
+
+
+def wait_kept(host, seq, seconds=20):
+    end = time.monotonic() + seconds
+    while json.loads(call(host, "Head", {}).stdout)["kept_seq"] < seq:
+        assert time.monotonic() < end, f"record {seq} is not in the journal"
+        time.sleep(0.1)
+
+
+def verify(host, *args):
+    """anchorctl audit verify, as root: its status and what it said."""
+    done = host.run(["anchorctl", "audit", "verify", *args], check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
+def export(host):
+    """The exported log as a list of entries, each the text of one."""
+    text = host.run(f"{NAMESPACE} -o export").stdout
+    return [entry for entry in text.split("\n\n") if entry.strip()]
+
+
+def records(entries):
+    """Index of each record in the list, by number; the last copy."""
+    found = {}
+    for index, entry in enumerate(entries):
+        number = re.search(r"^ANCHORHOLD_SEQ=(\d+)$", entry, re.M)
+        if number:
+            found[int(number[1])] = index
+    return found
+
+
+def verify_entries(host, entries):
+    host.write("/var/tmp/export", "\n\n".join(entries) + "\n\n")
+    return verify(host, "--file", "/var/tmp/export")
+
+
+def test_reads_well(audited):
+    seq = approve(audited, "well done")["seq"]
+    wait_kept(audited, seq)
+    line = audited.run(f"{NAMESPACE} -o cat ANCHORHOLD_SEQ={seq}").stdout
+    assert line == f"uid 0 gave the verdict approved on item {ITEM}: well done\n"
+    explained = audited.run(f"{NAMESPACE} -x ANCHORHOLD_SEQ={seq}").stdout
+    assert "Anchorhold event approval.recorded" in explained
+    entry = json.loads(audited.run(f"{NAMESPACE} -o json ANCHORHOLD_SEQ={seq}").stdout)
+    assert entry["_SYSTEMD_UNIT"] == "anchor-auditd.service"
+    assert entry["ANCHORHOLD_SOURCE"] == "uid 0"
+    assert json.loads(entry["ANCHORHOLD_DATA"]) == {"reason": "well done", "verdict": "approved"}
+
+
+def test_who_may_write(audited):
+    """Root writes what operators write, and nothing else; nobody else writes anything; the journal's own socket is closed."""
+    approve(audited)  # the control
+    refused = call(audited, "Append", {"event": "run.leased", "run": "r3k9x0a1b2c3d", "item": ITEM, "data": {}}, check=False)
+    assert refused.returncode != 0 and "io.anchorhold.Audit.Denied" in refused.stderr + refused.stdout
+    refused = call(audited, "Append", {"event": "approval.recorded", "item": ITEM, "actor": "uid 7", "data": {}}, check=False)
+    assert refused.returncode != 0 and "io.anchorhold.Audit.Denied" in refused.stderr + refused.stdout
+    for method, params in (("Append", {"event": "approval.recorded", "item": ITEM, "data": {}}), ("Ping", {}), ("Head", {})):
+        refused = call(audited, method, params, user="nobody", check=False)
+        assert refused.returncode != 0 and "PermissionDenied" in refused.stderr + refused.stdout
+    mode = audited.run("stat -c '%a %G' /run/systemd/journal.anchorhold/socket").stdout
+    assert mode == "660 anchor-audit\n"
+
+
+def test_killed_during_appends(audited):
+    """Whatever was acknowledged is in the log, once and for all, and the chain is whole."""
+    script = f"""for i in $(seq 120); do
+            varlinkctl call --json=short {SOCKET} io.anchorhold.Audit.Append \
+                    '{{"event":"approval.recorded","item":"{ITEM}","data":{{"verdict":"approved"}}}}' 2>/dev/null
+        done"""
+    writer = audited.popen(script, stdout=-1, text=True)
+    pid = 0
+    for _ in range(5):
+        time.sleep(0.7)
+        now = int(audited.property("anchor-auditd.service", "MainPID"))
+        if now and now != pid:
+            audited.run(f"kill -KILL {now}", check=False)
+            pid = now
+    out, _ = writer.communicate(timeout=120)
+    acknowledged = {answer["seq"]: answer["hash"] for answer in map(json.loads, out.splitlines())}
+    assert len(acknowledged) > 20
+
+    last = approve(audited)["seq"]
+    wait_kept(audited, last)
+    entries = export(audited)
+    found = records(entries)
+    assert sorted(found) == list(range(1, last + 1))
+    for seq, digest in acknowledged.items():
+        assert f"\nANCHORHOLD_HASH={digest}" in entries[found[seq]]
+    status, text = verify(audited)
+    assert status == 0, text
+    assert int(audited.property("anchor-auditd.service", "NRestarts")) >= 2
+
+
+def test_exported_record_altered_removed_swapped(audited):
+    seqs = [approve(audited, f"number {n}")["seq"] for n in range(5)]
+    wait_kept(audited, seqs[-1])
+    entries = export(audited)
+    status, text = verify_entries(audited, entries)  # the control
+    assert status == 0, text
+    where = records(entries)
+    first, second = seqs[1], seqs[2]
+
+    changed = list(entries)
+    changed[where[first]] = changed[where[first]].replace("number 1", "number 7")
+    status, text = verify_entries(audited, changed)
+    assert status == 1 and f"Record {first}:" in text, text
+
+    changed = [entry for entry in entries if f"ANCHORHOLD_SEQ={first}\n" not in entry]
+    status, text = verify_entries(audited, changed)
+    assert status == 1 and f"Record {first} is missing" in text, text
+
+    changed = list(entries)
+    changed[where[first]], changed[where[second]] = changed[where[second]], changed[where[first]]
+    status, text = verify_entries(audited, changed)
+    assert status == 1 and f"Record {second} stands before record {first}" in text, text
+
+
+def test_cut_log(audited):
+    """Stopping auditd signs where the chain stands: an export without its tail, or without its head, is known to be cut."""
+    seq = approve(audited)["seq"]
+    wait_kept(audited, seq)
+    audited.systemctl("restart", "anchor-auditd.service")
+    wait_kept(audited, approve(audited)["seq"])
+    entries = export(audited)
+    status, text = verify_entries(audited, entries)  # the control
+    assert status == 0, text
+    where = records(entries)
+    status, text = verify_entries(audited, entries[: where[seq]])
+    assert status == 1 and f"record {seq} was signed" in text, text
+    status, text = verify_entries(audited, [entry for entry in entries if "\nANCHORHOLD_SEQ=1\n" not in entry])
+    assert status == 1 and "it began with record 1" in text, text
+
+
+def test_frozen_journal_refuses(audited):
+    """What cannot be kept is not acknowledged; when the journal comes back, so does the log."""
+    approve(audited)
+    audited.systemctl("kill", "--signal=STOP", "systemd-journald@anchorhold.service")
+    try:
+        end = time.monotonic() + 30
+        while call(audited, "Append", {"event": "approval.recorded", "item": ITEM, "data": {}}, check=False).returncode == 0:
+            assert time.monotonic() < end, "records are taken although the journal is frozen"
+            time.sleep(0.5)
+        assert call(audited, "Ping", {}, check=False).returncode != 0
+    finally:
+        audited.systemctl("kill", "--signal=CONT", "systemd-journald@anchorhold.service")
+    end = time.monotonic() + 30
+    while call(audited, "Ping", {}, check=False).returncode != 0:
+        assert time.monotonic() < end, "nothing is taken although the journal is back"
+        time.sleep(0.5)
+    wait_kept(audited, approve(audited)["seq"])
+    status, text = verify(audited)
+    assert status == 0, text
+
+
+def test_forged_entry_is_found(audited):
+    """Root can write into the namespace, but not as auditd. Last: it spoils the log."""
+    status, text = verify(audited)  # the control
+    assert status == 0, text
+    audited.run("printf 'ANCHORHOLD_SEQ=99999\\nANCHORHOLD_EVENT=run.finished\\nMESSAGE=never happened\\n' >/run/forged && "
+                "systemd-run --quiet --wait -p LogNamespace=anchorhold logger --journald=/run/forged", check=False)
+    time.sleep(1)
+    status, text = verify(audited)
+    assert status == 1 and "99999" in text, text
