@@ -86,7 +86,7 @@ def test_who_may_write(audited):
     refused = call(audited, "Append", {"event": "approval.recorded", "item": ITEM, "actor": "uid 7", "data": {}}, check=False)
     assert refused.returncode != 0 and "io.anchorhold.Audit.Denied" in refused.stderr + refused.stdout
     for method, params in (("Append", {"event": "approval.recorded", "item": ITEM, "data": {}}), ("Ping", {}), ("Head", {})):
-        refused = call(audited, method, params, user="nobody", check=False)
+        refused = call(audited, method, params, user="mail", check=False)
         assert refused.returncode != 0 and "PermissionDenied" in refused.stderr + refused.stdout
     mode = audited.run("stat -c '%a %G' /run/systemd/journal.anchorhold/socket").stdout
     assert mode == "660 anchor-audit\n"
