@@ -40,6 +40,7 @@ struct Flow {
         char *outcome, *reason;         /* owned; of the run under way once it ended */
         json_t *facts;                  /* owned */
         char *commit;                   /* owned; the checked result */
+        char why[64];                   /* how anchor-run@ or anchor-import@ ended while it was starting */
         bool stop;                      /* an operator wants it to end */
         char *stop_reason;              /* owned */
         bool requeue;                   /* not the item's fault: no attempt is lost */

@@ -316,7 +316,8 @@ static void on_started(int r, const char *result, void *userdata) {
                 return;
         }
 
-        reason = text_format("anchor-%s@%s.service did not start: %s", f->stage == STAGE_IMPORT ? "import" : "run", f->run, result);
+        reason = text_format("anchor-%s@%s.service did not start: %s%s%s", f->stage == STAGE_IMPORT ? "import" : "run", f->run, result,
+                             f->why[0] ? ", " : "", f->why);
         end_run(f, "error", reason ?: "did not start", NULL);
 }
 
@@ -325,6 +326,7 @@ static void start_unit(Flow *f) {
         int r;
 
         (void) snprintf(unit, sizeof(unit), "anchor-%s@%s.service", f->stage == STAGE_IMPORT ? "import" : "run", f->run);
+        f->why[0] = 0;
         set_state(f, FLOW_STARTING);
         r = units_start(f->manager->units, unit, on_started, f);
         if (r < 0)
@@ -554,18 +556,9 @@ int flow_on_imported(Flow *f, bool ok, const char *reason, const char *commit, c
         return 0;
 }
 
-static void on_result(int r, const char *text, void *userdata) {
-        Flow *f = userdata;
-        _cleanup_free_ char *reason = NULL;
-
-        if (!is_live(f))
-                return;
-        reason = text_format("anchor-%s@%s.service ended without a result: %s", f->stage == STAGE_IMPORT ? "import" : "run", f->run, text);
-        end_run(f, "error", reason ?: text, NULL);
-}
-
-void flows_on_unit_changed(Manager *m, const char *unit, const char *active) {
+void flows_on_unit_changed(Manager *m, const char *unit, const char *active, const char *why) {
         bool ended = strcmp(active, "failed") == 0 || strcmp(active, "inactive") == 0;
+        _cleanup_free_ char *reason = NULL;
         char run[ID_LENGTH + 1];
         Flow *f;
 
@@ -579,12 +572,19 @@ void flows_on_unit_changed(Manager *m, const char *unit, const char *active) {
         if (!is_live(f) || !ended)
                 return;
 
-        /* Its last words may still be in its socket: the answer to this question comes after them. */
-        if (unit_name_run(unit, f->stage == STAGE_IMPORT ? "anchor-import" : "anchor-run", run)) {
-                if (f->state == FLOW_ACTIVE && units_get_result(m->units, unit, on_result, f) < 0)
-                        on_result(0, "unknown", f);
-        } else if (strcmp(active, "failed") == 0)
-                manager_note(m, f->item.id, f->run, "unit.failed", "%s failed", unit);
+        if (!unit_name_run(unit, f->stage == STAGE_IMPORT ? "anchor-import" : "anchor-run", run)) {
+                if (strcmp(active, "failed") == 0)
+                        manager_note(m, f->item.id, f->run, "unit.failed", "%s failed%s%s", unit, why ? ": " : "", why ?: "");
+                return;
+        }
+
+        /* Its last words are not on their way: it waits for the answer to them before it ends. */
+        if (f->state == FLOW_STARTING) {
+                (void) snprintf(f->why, sizeof(f->why), "%s", why ?: "");
+                return;
+        }
+        reason = text_format("%s ended without a result: %s", unit, why ?: "unknown");
+        end_run(f, "error", reason ?: "ended without a result", NULL);
 }
 
 /* ---- beginning and resuming ---- */

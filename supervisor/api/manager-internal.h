@@ -148,7 +148,8 @@ Flow *flow_find_run(Manager *m, const char *run);
 Flow *flow_find_item(Manager *m, const char *item);
 /* The audit outbox is empty: runs that waited for it go on. */
 void flows_on_audited(Manager *m);
-void flows_on_unit_changed(Manager *m, const char *unit, const char *active);
+/* why: how a service ended, may be NULL */
+void flows_on_unit_changed(Manager *m, const char *unit, const char *active, const char *why);
 void flow_stop(Flow *f, const char *reason);
 Flow *flow_free(Flow *f);
 

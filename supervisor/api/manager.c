@@ -244,8 +244,8 @@ static void on_bus_lost(void *userdata) {
         (void) sd_event_exit(m->event, -ECONNRESET);
 }
 
-static void on_unit_changed(const char *unit, const char *active, void *userdata) {
-        flows_on_unit_changed(userdata, unit, active);
+static void on_unit_changed(const char *unit, const char *active, const char *why, void *userdata) {
+        flows_on_unit_changed(userdata, unit, active, why);
 }
 
 int manager_new(Manager **ret, sd_event *event) {

@@ -41,9 +41,8 @@ struct Call {
         char *unit;         /* owned; for messages */
         char *job;          /* owned; path, once known */
         const char *verb;   /* static */
-        UnitsDone done;     /* of these four at most one */
+        UnitsDone done;     /* of these two at most one */
         UnitsListed listed;
-        UnitsResult result;
         void *userdata;
 };
 
@@ -52,6 +51,8 @@ struct Units {
         sd_bus *bus;     /* owned */
         Call *calls;     /* owned */
         unsigned n_calls;
+        char why_unit[256];  /* the service whose end was told last, and how: its state follows in the next signal */
+        char why[64];
         UnitsChanged changed;
         void (*lost)(void *userdata);
         void *userdata;
@@ -116,7 +117,6 @@ void units_forget(Units *u, void *userdata) {
                 if (c->userdata == userdata) {
                         c->done = NULL;
                         c->listed = NULL;
-                        c->result = NULL;
                 }
 }
 
@@ -271,98 +271,6 @@ int units_list(Units *u, const char *const *patterns, UnitsListed listed, void *
         return 0;
 }
 
-typedef struct ServiceResult {
-        const char *result;
-        int32_t code, status;
-} ServiceResult;
-
-static int read_result(sd_bus_message *m, ServiceResult *ret) {
-        int r;
-
-        r = sd_bus_message_enter_container(m, 'a', "{sv}");
-        if (r < 0)
-                return r;
-
-        while ((r = sd_bus_message_enter_container(m, 'e', "sv")) > 0) {
-                const char *name;
-
-                r = sd_bus_message_read(m, "s", &name);
-                if (r < 0)
-                        return r;
-
-                if (strcmp(name, "Result") == 0)
-                        r = sd_bus_message_read(m, "v", "s", &ret->result);
-                else if (strcmp(name, "ExecMainCode") == 0)
-                        r = sd_bus_message_read(m, "v", "i", &ret->code);
-                else if (strcmp(name, "ExecMainStatus") == 0)
-                        r = sd_bus_message_read(m, "v", "i", &ret->status);
-                else
-                        r = sd_bus_message_skip(m, "v");
-                if (r < 0)
-                        return r;
-
-                r = sd_bus_message_exit_container(m);
-                if (r < 0)
-                        return r;
-        }
-
-        return r;
-}
-
-static int on_result(sd_bus_message *m, void *userdata, sd_bus_error *ignored) {
-        Call *c = userdata;
-        UnitsResult result = c->result;
-        void *result_userdata = c->userdata;
-        _cleanup_free_ char *text = NULL;
-        ServiceResult s = {};
-        int r;
-
-        (void) call_free(c);
-
-        r = sd_bus_message_is_method_error(m, NULL) ? -EIO : read_result(m, &s);
-        if (r >= 0 && s.result) {
-                if (strcmp(s.result, "exit-code") == 0)
-                        text = text_format("exit status %" PRIi32, s.status);
-                else if (strcmp(s.result, "signal") == 0 || strcmp(s.result, "core-dump") == 0)
-                        text = text_format("signal %" PRIi32, s.status);
-                else
-                        text = strdup(s.result);
-        }
-        if (result)
-                result(r < 0 ? r : 0, text ?: "unknown", result_userdata);
-        return 0;
-}
-
-int units_get_result(Units *u, const char *service, UnitsResult result, void *userdata) {
-        _cleanup_(sd_bus_message_unrefp) sd_bus_message *m = NULL;
-        _cleanup_(call_freep) Call *c = NULL;
-        _cleanup_free_ char *path = NULL;
-        int r;
-
-        r = sd_bus_path_encode(UNIT_PATH, service, &path);
-        if (r < 0)
-                return r;
-
-        r = call_new(u, "ask", service, userdata, &c);
-        if (r < 0)
-                return r;
-        c->result = result;
-
-        r = sd_bus_message_new_method_call(u->bus, &m, SYSTEMD, path, "org.freedesktop.DBus.Properties", "GetAll");
-        if (r < 0)
-                return r;
-        r = sd_bus_message_append(m, "s", SYSTEMD ".Service");
-        if (r < 0)
-                return r;
-
-        r = sd_bus_call_async(u->bus, &c->slot, m, on_result, c, CALL_TIMEOUT_USEC);
-        if (r < 0)
-                return r;
-
-        c = NULL;
-        return 0;
-}
-
 /* ---- signals ---- */
 
 static int on_job_removed(sd_bus_message *m, void *userdata, sd_bus_error *ignored) {
@@ -380,29 +288,71 @@ static int on_job_removed(sd_bus_message *m, void *userdata, sd_bus_error *ignor
         return 0;
 }
 
+typedef struct Properties {
+        const char *active, *result;
+        int32_t status;
+} Properties;
+
+static int read_properties(sd_bus_message *m, Properties *ret) {
+        const char *name;
+        int r;
+
+        r = sd_bus_message_enter_container(m, 'a', "{sv}");
+        if (r < 0)
+                return r;
+
+        while ((r = sd_bus_message_enter_container(m, 'e', "sv")) > 0) {
+                r = sd_bus_message_read(m, "s", &name);
+                if (r < 0)
+                        return r;
+
+                if (strcmp(name, "ActiveState") == 0)
+                        r = sd_bus_message_read(m, "v", "s", &ret->active);
+                else if (strcmp(name, "Result") == 0)
+                        r = sd_bus_message_read(m, "v", "s", &ret->result);
+                else if (strcmp(name, "ExecMainStatus") == 0)
+                        r = sd_bus_message_read(m, "v", "i", &ret->status);
+                else
+                        r = sd_bus_message_skip(m, "v");
+                if (r < 0)
+                        return r;
+
+                r = sd_bus_message_exit_container(m);
+                if (r < 0)
+                        return r;
+        }
+
+        return r;
+}
+
+static void remember_why(Units *u, const char *unit, const Properties *p) {
+        (void) snprintf(u->why_unit, sizeof(u->why_unit), "%s", unit);
+        if (!p->result || strcmp(p->result, "success") == 0)
+                (void) snprintf(u->why, sizeof(u->why), "exit status %" PRIi32, p->status);
+        else if (strcmp(p->result, "exit-code") == 0)
+                (void) snprintf(u->why, sizeof(u->why), "exit status %" PRIi32, p->status);
+        else if (strcmp(p->result, "signal") == 0 || strcmp(p->result, "core-dump") == 0)
+                (void) snprintf(u->why, sizeof(u->why), "signal %" PRIi32, p->status);
+        else
+                (void) snprintf(u->why, sizeof(u->why), "%s", p->result);
+}
+
+/* systemd sends a unit's properties of its type first (how a service ended), then those of every unit (its state). */
 static int on_properties(sd_bus_message *m, void *userdata, sd_bus_error *ignored) {
         Units *u = userdata;
         _cleanup_free_ char *unit = NULL;
-        const char *interface, *name, *active;
+        Properties p = {};
+        const char *interface;
 
         if (sd_bus_path_decode(sd_bus_message_get_path(m), UNIT_PATH, &unit) <= 0 || strncmp(unit, "anchor", 6) != 0)
                 return 0;
-        if (sd_bus_message_read(m, "s", &interface) < 0 || strcmp(interface, SYSTEMD ".Unit") != 0)
-                return 0;
-        if (sd_bus_message_enter_container(m, 'a', "{sv}") < 0)
+        if (sd_bus_message_read(m, "s", &interface) < 0 || read_properties(m, &p) < 0)
                 return 0;
 
-        while (sd_bus_message_enter_container(m, 'e', "sv") > 0) {
-                if (sd_bus_message_read(m, "s", &name) < 0)
-                        return 0;
-                if (strcmp(name, "ActiveState") == 0) {
-                        if (sd_bus_message_read(m, "v", "s", &active) >= 0)
-                                u->changed(unit, active, u->userdata);
-                        return 0;
-                }
-                if (sd_bus_message_skip(m, "v") < 0 || sd_bus_message_exit_container(m) < 0)
-                        return 0;
-        }
+        if (strcmp(interface, SYSTEMD ".Service") == 0)
+                remember_why(u, unit, &p);
+        else if (strcmp(interface, SYSTEMD ".Unit") == 0 && p.active)
+                u->changed(unit, p.active, strcmp(unit, u->why_unit) == 0 ? u->why : NULL, u->userdata);
         return 0;
 }
 

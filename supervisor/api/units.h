@@ -17,8 +17,10 @@ typedef struct UnitState {
         const char *name, *active, *sub; /* borrowed */
 } UnitState;
 
-/* A unit of ours changed its state. Called for every change; names only, ask units_list() for what is so now. */
-typedef void (*UnitsChanged)(const char *unit, const char *active, void *userdata);
+/* A unit of ours changed its state. Called for every change. `why` says how a service ended ("exit status 1",
+ * "signal 9", "start-limit-hit"), NULL if it did not or did well: it comes with the signal, since a unit that failed may be
+ * unloaded before anybody could ask. */
+typedef void (*UnitsChanged)(const char *unit, const char *active, const char *why, void *userdata);
 
 /* Connects and subscribes. `lost` is called when the bus is gone: anchord then ends and starts anew. */
 int units_new(Units **ret, sd_event *event, UnitsChanged changed, void (*lost)(void *userdata), void *userdata);
@@ -37,10 +39,6 @@ int units_reset_failed(Units *u, const char *unit);
 /* All loaded units that match one of the NULL-terminated patterns. */
 typedef void (*UnitsListed)(int r, const UnitState *units, size_t n, void *userdata);
 int units_list(Units *u, const char *const *patterns, UnitsListed listed, void *userdata);
-
-/* Why a service ended, as text ("exit status 1", "signal 9", "start-limit-hit"). */
-typedef void (*UnitsResult)(int r, const char *text, void *userdata);
-int units_get_result(Units *u, const char *service, UnitsResult result, void *userdata);
 
 /* No callback of anything under way with this userdata will be called any more. */
 void units_forget(Units *u, void *userdata);

@@ -44,6 +44,25 @@ if ($reply =~ /"error"/) { print STDERR "$reply\n"; exit 1 }
 $reply =~ s/^\{"parameters":(.*)\}$/$1/s; print "$reply\n";
 """
 
+VM = """[Unit]
+Description=Stand-in
+[Service]
+Type=oneshot
+DynamicUser=yes
+Slice=anchorhold-runs-%i.slice
+LoadCredential=vm:/run/anchorhold/spec.sock
+ExecStart=/bin/cp ${CREDENTIALS_DIRECTORY}/vm /dev/stdout
+"""
+
+# Asks for a credential as PID 1 does, but is somebody else: UNIT ID
+FORGE = r"""#!/usr/bin/perl
+use strict; use Socket;
+socket(my $socket, AF_UNIX, SOCK_STREAM, 0) or die;
+bind($socket, pack_sockaddr_un("\0forged/unit/$ARGV[0]/$ARGV[1]")) or die "bind: $!";
+connect($socket, pack_sockaddr_un($ARGV[2])) or do { print "no connection\n"; exit };
+local $/; my $blob = <$socket>; print length $blob, " bytes\n";
+"""
+
 RUN = r"""#!/bin/bash
 call() { /etc/stand-in/call /run/anchorhold/run-api.sock "io.anchorhold.Run.$1" "${@:2}"; }
 finish() { call Finish "{\"outcome\":\"$1\",\"reason\":\"$2\",\"facts\":{\"status\":$3}}" "${@:4}"; }
@@ -106,9 +125,11 @@ def make_etc(path):
     put("anchorhold/policy/workflows/stand-in-once.json", workflow(limits={**WORKFLOW["limits"], "attempts": 1}))
     put("anchorhold/policy/workflows/stand-in-refuse.json", workflow(verify=refuse, limits={**WORKFLOW["limits"], "attempts": 1}))
     put("anchorhold/policy/workflows/stand-in-broken.json", workflow(template=7))
-    for kind, script in (("run", RUN), ("import", IMPORT)):
+    put("systemd/system/anchor-vm@.service", VM)
+    for kind in ("run", "import"):
         put(f"systemd/system/anchor-{kind}@.service", UNIT.format(kind=kind))
     put("stand-in/call", CALL, 0o755)
+    put("stand-in/forge", FORGE, 0o755)
     put("stand-in/run", RUN, 0o755)
     put("stand-in/import", IMPORT.replace("OK", "true").replace("REASON", "").replace("COMMIT", f'"{COMMIT}"'), 0o755)
     return path
@@ -414,6 +435,28 @@ def test_run_api_is_for_runs(boot):
     forged = boot.run("systemd-run --wait --pipe --unit=anchor-run@r00000000000z.service varlinkctl call /run/anchorhold/run-api.sock"
                       " io.anchorhold.Run.GetSpec '{}'", check=False)
     assert forged.returncode and '"spec"' not in forged.stdout
+
+
+def test_forged_credential_request(boot):
+    """The name that asks is self-declared: only PID 1, and only for the process of that very unit, gets a byte."""
+    item = submit(boot, "hangs")
+    run = wait_running(boot, item)["run"]
+    unit = f"anchor-vm@{run}.service"
+    try:
+        for who in ("root", "anchorhold", "nobody"):
+            for socket, name in (("spec", "vm"), ("secret", "guest"), ("secret", "inject")):
+                got = boot.run(["/etc/stand-in/forge", unit, name, f"/run/anchorhold/{socket}.sock"], user=who).stdout.strip()
+                assert got == ("0 bytes" if who == "root" else "no connection"), (who, socket, got)
+        boot.systemctl("start", unit)                    # control: the unit itself
+        journal = boot.journal("-o", "cat", f"_SYSTEMD_UNIT={unit}")
+        assert '"template":"base"' in journal and '"accel":"tcg"' in journal
+    finally:
+        call(boot, "Stop", {"item": item})
+    wait_state(boot, item, "cancelled")
+    done = boot.systemctl("start", unit, check=False)    # no run of that id any more
+    assert done.returncode
+    boot.systemctl("stop", unit, f"anchorhold-runs-{run}.slice", check=False)
+    boot.systemctl("reset-failed", unit, check=False)
 
 
 def test_enforcer_lost_and_back(boot):

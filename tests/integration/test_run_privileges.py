@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What the supervisor's user may ask of the system: the listed units of runs, by four verbs, and nothing else.
+
+Each refusal has its control: the same call that succeeds for the allowed unit, or for root.
+"""
+
+import pytest
+
+RUN = "r00000000test"
+ALLOWED = [f"anchor-{kind}@{RUN}.service" for kind in ("run", "import", "net", "vm", "proxy", "inject")] + \
+          [f"anchor-{kind}@{RUN}.socket" for kind in ("vm", "proxy", "inject")] + [f"anchorhold-runs-{RUN}.slice"]
+SYSTEMD = ("org.freedesktop.systemd1", "/org/freedesktop/systemd1", "org.freedesktop.systemd1.Manager")
+
+
+def bus(host, *arguments, user="anchorhold"):
+    return host.run(["busctl", "--allow-interactive-authorization=no", "call", *arguments], check=False, user=user)
+
+
+def manager(host, member, *arguments, user="anchorhold"):
+    return bus(host, *SYSTEMD, member, *arguments, user=user)
+
+
+def assert_refused(done):
+    assert done.returncode and ("Access denied" in done.stderr or "AccessDenied" in done.stderr or "not allowed" in done.stderr
+                                or "authentication required" in done.stderr or "Sender is not authorized" in done.stderr), done.stdout + done.stderr
+
+
+def clean_up(host):
+    for unit in ALLOWED:
+        host.systemctl("stop", unit, check=False)
+        host.systemctl("reset-failed", unit, check=False)
+
+
+@pytest.mark.parametrize("unit", ALLOWED)
+def test_listed_units(host, unit):
+    """Every verb reaches systemd; what the unit then does is its own affair (there is no such run)."""
+    try:
+        for member, arguments in (("StartUnit", ("ss", unit, "replace")), ("StopUnit", ("ss", unit, "replace"))):
+            done = manager(host, member, *arguments)
+            assert done.returncode == 0 or "Unit" in done.stderr and "not loaded" in done.stderr, done.stderr
+        for member, arguments in (("KillUnit", ("ssi", unit, "all", "9")), ("ResetFailedUnit", ("s", unit))):
+            done = manager(host, member, *arguments)
+            assert "denied" not in done.stderr.lower() and "authentication" not in done.stderr, done.stderr
+    finally:
+        clean_up(host)
+
+
+@pytest.mark.parametrize("unit", [
+    "debug-shell.service", "anchord.service", "anchor-egressd.service", "anchor-auditd.socket", "anchorhold-runs.slice",
+    "anchor-publish@r00000000test.service", "anchor-other@r00000000test.service", "anchor-run@x.service", "anchor-run@r00000000tes.service",
+    "anchor-run@r00000000TEST.service", "anchor-run@r0000000-test.service", "anchor-run@r00000000test.timer", "anchor-net@r00000000test.socket",
+    "anchorhold-runs-r00000000test-x.slice", "xanchor-run@r00000000test.service", "anchor-run@r00000000test.service.service",
+])
+def test_other_units(host, unit):
+    for member in ("StartUnit", "StopUnit"):
+        assert_refused(manager(host, member, "ss", unit, "replace"))
+    before = host.systemctl("show", "-p", "NRestarts", "-p", "InvocationID", unit, check=False).stdout
+    done = manager(host, "KillUnit", "ssi", unit, "all", "9")
+    assert done.returncode
+    assert host.systemctl("show", "-p", "NRestarts", "-p", "InvocationID", unit, check=False).stdout == before
+
+
+TRANSIENT = ("ssa(sv)a(sa(sv))", f"anchor-run@{RUN}.service", "fail", "2", "Type", "s", "oneshot",
+             "ExecStart", "a(sasb)", "1", "/bin/touch", "2", "/bin/touch", "/run/transient-was-here", "false")
+
+
+def test_transient_unit(host):
+    """Even under a listed name, with and without an auxiliary unit. systemd's own check cannot tell it from a start."""
+    assert_refused(manager(host, "StartTransientUnit", *TRANSIENT, "0"))
+    assert_refused(manager(host, "StartTransientUnit", *TRANSIENT, "1", "other.service", "1", "Description", "s", "x"))
+    assert host.run("test -e /run/transient-was-here", check=False).returncode
+    named = list(TRANSIENT)
+    named[1] = "control-transient.service"
+    control = manager(host, "StartTransientUnit", *named, "0", user="root")
+    assert control.returncode == 0, control.stderr
+    host.run("for i in $(seq 50); do test -e /run/transient-was-here && exit; sleep 0.1; done; exit 1")
+    host.run("rm /run/transient-was-here")
+
+
+@pytest.mark.parametrize("member, arguments", [
+    ("SetUnitProperties", ("sba(sv)", f"anchor-run@{RUN}.service", "true", "1", "Description", "s", "x")),
+    ("BindMountUnit", ("sssbb", f"anchor-run@{RUN}.service", "/etc", "/mnt", "false", "false")),
+    ("MountImageUnit", ("sssbba(ss)", f"anchor-run@{RUN}.service", "/x", "/mnt", "false", "false", "0")),
+    ("AttachProcessesToUnit", ("ssau", f"anchor-run@{RUN}.service", "", "1", "1")),
+    ("RestartUnit", ("ss", f"anchor-run@{RUN}.service", "replace")),
+    ("FreezeUnit", ("s", f"anchor-run@{RUN}.service")),
+    ("CleanUnit", ("sas", f"anchor-run@{RUN}.service", "1", "all")),
+    ("QueueSignalUnit", ("ssii", f"anchor-run@{RUN}.service", "all", "9", "0")),
+    ("EnqueueUnitJob", ("sss", f"anchor-run@{RUN}.service", "start", "replace")),
+    ("Reload", ()), ("Reexecute", ()), ("PowerOff", ()),
+    ("SetEnvironment", ("as", "1", "LD_PRELOAD=/x")),
+    ("EnableUnitFiles", ("asbb", "1", "debug-shell.service", "true", "true")),
+    ("LinkUnitFiles", ("asbb", "1", "/tmp/x.service", "true", "true")),
+])
+def test_other_methods(host, member, arguments):
+    assert_refused(manager(host, member, *arguments))
+
+
+def test_units_own_interface(host):
+    path = host.run(["busctl", "call", *SYSTEMD, "LoadUnit", "s", f"anchor-import@{RUN}.service"]).stdout.split('"')[1]
+    assert_refused(bus(host, SYSTEMD[0], path, "org.freedesktop.systemd1.Unit", "Start", "s", "replace"))
+    assert_refused(bus(host, SYSTEMD[0], path, "org.freedesktop.systemd1.Unit", "SetProperties", "ba(sv)", "true", "1", "Description", "s", "x"))
+    control = bus(host, SYSTEMD[0], path, "org.freedesktop.DBus.Properties", "GetAll", "s", "org.freedesktop.systemd1.Unit")
+    assert control.returncode == 0, control.stderr
+
+
+def test_other_services_of_the_bus(host):
+    assert_refused(bus(host, "org.freedesktop.login1", "/org/freedesktop/login1", "org.freedesktop.login1.Manager", "ListSessions"))
+    assert_refused(bus(host, "org.freedesktop.PolicyKit1", "/org/freedesktop/PolicyKit1/Authority", "org.freedesktop.DBus.Peer", "Ping"))
+    control = bus(host, *SYSTEMD, "ListUnitsByPatterns", "asas", "0", "1", "anchord.service")
+    assert control.returncode == 0 and "anchord.service" in control.stdout
+
+
+def test_systemd_private_socket(host):
+    refused = host.run("perl -MSocket -e 'socket(S, AF_UNIX, SOCK_STREAM, 0); connect(S, pack_sockaddr_un(\"/run/systemd/private\")) or exit 7'",
+                       check=False, user="anchorhold")
+    assert refused.returncode == 7
+
+
+def test_other_users_start_nothing(host):
+    unit = f"anchor-import@{RUN}.service"
+    for user in ("anchor-egress", "anchor-audit", "anchor-secret", "nobody"):
+        assert_refused(manager(host, "StartUnit", "ss", unit, "replace", user=user))
+
+
+def test_supervisor_itself_has_nothing(host):
+    pid = host.property("anchord.service", "MainPID")
+    status = dict(line.split(":\t", 1) for line in host.run(f"cat /proc/{pid}/status").stdout.splitlines() if ":\t" in line)
+    assert {status[key] for key in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")} == {"0" * 16}
+    assert status["NoNewPrivs"] == "1" and status["Seccomp"] == "2"
+    assert host.run(f"stat -c %U /proc/{pid}").stdout.strip() == "anchorhold"
