@@ -31,11 +31,12 @@ ExecStart=/etc/stand-in/{kind}
 CALL = r"""#!/usr/bin/perl
 use strict; use Socket;
 my ($path, $method, $parameters, @files) = @ARGV;
-socket(my $socket, AF_UNIX, SOCK_STREAM, 0) && connect($socket, pack_sockaddr_un($path)) or die "connect: $!";
+socket(my $socket, AF_UNIX, SOCK_STREAM, 0) or die "socket: $!";
+connect($socket, pack_sockaddr_un($path)) or die "connect: $!";
 my @handles = map { open(my $h, "<", $_) or die "$_: $!"; $h } @files;
 my $message = "{\"method\":\"$method\",\"parameters\":$parameters}\0";
 my $iov = pack("PQ", $message, length $message);
-my $rights = @handles ? pack("Q l l l*", 16 + 4 * @handles, SOL_SOCKET, 1, map { fileno } @handles) : "";
+my $rights = @handles ? pack("Q l l l*", 16 + 4 * @handles, SOL_SOCKET, 1, map { fileno $_ } @handles) : "";
 $rights .= "\0" x (-length($rights) % 8);
 my $header = pack("Q L x4 P Q P Q l x4", 0, 0, $iov, 1, $rights, length $rights, 0);
 syscall(46, fileno $socket, $header, 0) == length $message or die "sendmsg: $!";
@@ -293,16 +294,18 @@ def test_stop_all_and_hold(boot):
     for item in running:
         wait_running(boot, item)
     began = time.monotonic()
-    stopped = call(boot, "StopAll", {"hold": True})["stopped"]
-    assert time.monotonic() - began < 5
-    assert sorted(stopped) == sorted(running)
-    assert [show(boot, item)["state"] for item in running] == ["cancelled", "cancelled"]
-    assert_nothing_left(boot)
+    try:
+        stopped = call(boot, "StopAll", {"hold": True})["stopped"]
+        assert time.monotonic() - began < 5
+        assert sorted(stopped) == sorted(running)
+        assert [show(boot, item)["state"] for item in running] == ["cancelled", "cancelled"]
+        assert_nothing_left(boot)
 
-    waiting = submit(boot, "ok")
-    time.sleep(1)
-    assert show(boot, waiting)["state"] == "queued" and status(boot)["hold"]
-    call(boot, "Hold", {"on": False})
+        waiting = submit(boot, "ok")
+        time.sleep(1)
+        assert show(boot, waiting)["state"] == "queued" and status(boot)["hold"]
+    finally:
+        call(boot, "Hold", {"on": False})
     wait_state(boot, waiting, "closed")
 
 
@@ -443,7 +446,7 @@ def test_forged_credential_request(boot):
     run = wait_running(boot, item)["run"]
     unit = f"anchor-vm@{run}.service"
     try:
-        for who in ("root", "anchorhold", "nobody"):
+        for who in ("root", "anchorhold", "anchor-egress"):
             for socket, name in (("spec", "vm"), ("secret", "guest"), ("secret", "inject")):
                 got = boot.run(["/etc/stand-in/forge", unit, name, f"/run/anchorhold/{socket}.sock"], user=who).stdout.strip()
                 assert got == ("0 bytes" if who == "root" else "no connection"), (who, socket, got)
