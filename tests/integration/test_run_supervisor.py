@@ -52,7 +52,7 @@ Type=oneshot
 DynamicUser=yes
 Slice=anchorhold-runs-%i.slice
 LoadCredential=vm:/run/anchorhold/spec.sock
-ExecStart=/bin/cp ${CREDENTIALS_DIRECTORY}/vm /dev/stdout
+ExecStart=/bin/cat ${CREDENTIALS_DIRECTORY}/vm
 """
 
 # Asks for a credential as PID 1 does, but is somebody else: UNIT ID
