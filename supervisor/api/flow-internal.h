@@ -41,6 +41,7 @@ struct Flow {
         json_t *facts;                  /* owned */
         char *commit;                   /* owned; the checked result */
         char why[64];                   /* how anchor-run@ or anchor-import@ ended while it was starting */
+        char failed_unit[64];           /* the last one that was noted */
         bool stop;                      /* an operator wants it to end */
         char *stop_reason;              /* owned */
         bool requeue;                   /* not the item's fault: no attempt is lost */

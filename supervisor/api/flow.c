@@ -573,8 +573,11 @@ void flows_on_unit_changed(Manager *m, const char *unit, const char *active, con
                 return;
 
         if (!unit_name_run(unit, f->stage == STAGE_IMPORT ? "anchor-import" : "anchor-run", run)) {
-                if (strcmp(active, "failed") == 0)
+                /* systemd repeats itself: one note a failure */
+                if (strcmp(active, "failed") == 0 && strcmp(f->failed_unit, unit) != 0) {
+                        (void) snprintf(f->failed_unit, sizeof(f->failed_unit), "%s", unit);
                         manager_note(m, f->item.id, f->run, "unit.failed", "%s failed%s%s", unit, why ? ": " : "", why ?: "");
+                }
                 return;
         }
 

@@ -159,7 +159,7 @@ static int on_event(IpcCall *call, json_t *params, void *userdata) {
         if (strcmp(kind, "step-started") == 0 || strcmp(kind, "step-finished") == 0)
                 manager_event(m, flow_item(f), "step", step_event(f, kind + strlen("step-"), data));
         else {
-                text = bounded(get(data, "text") ?: get(data, "reason") ?: all, REASON_MAX);
+                text = bounded(get(data, "text") ?: get(data, "reason") ?: kind, REASON_MAX);
                 if (!text)
                         return -ENOMEM;
                 r = record_boot(m, f, kind, text, data);

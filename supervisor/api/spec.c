@@ -145,13 +145,17 @@ int spec_make_run(const SpecInput *in, json_t **ret) {
 
 int spec_make_vm(const SpecInput *in, const json_t *manifest, json_t **ret) {
         const PolicyWorkflow *w = in->workflow;
+        json_t *files = json_object_get(manifest, "files");
         json_t *spec;
 
-        spec = json_pack("{s:s, s:s?, s:I, s:I, s:I, s:s, s:{s:s?}}",
+        if (!json_is_object(files))
+                return -EBADMSG;
+
+        spec = json_pack("{s:s, s:s?, s:I, s:I, s:I, s:s, s:O}",
                          "template", w->template_name, "agent", in->verify ? NULL : spec_agent(in->harness),
                          "memory_mib", (json_int_t) w->memory_mib, "vcpus", (json_int_t) w->vcpus,
                          "disk_mib", (json_int_t) w->disk_mib, "accel", in->tcg ? "tcg" : "kvm",
-                         "digests", "template", json_string_value(json_object_get(manifest, "digest")));
+                         "digests", files);
         if (!spec)
                 return -ENOMEM;
 

@@ -65,7 +65,7 @@ static void test_agent(void **state) {
                         " \"files\": [{\"path\": \"/x\", \"content\": \"y\"}], \"stdin\": \"{feedback}\"}");
         argv = parse("[\"make\", \"check\"]");
         env = parse("{\"A\": \"2\"}");
-        manifest = parse("{\"name\": \"base\", \"digest\": \"d\"}");
+        manifest = parse("{\"name\": \"base\", \"digest\": \"d\", \"files\": {\"root.erofs\": \"s\"}}");
         in.harness = harness;
         steps[0].env = env;
         steps[1].argv = argv;
@@ -95,7 +95,7 @@ static void test_agent(void **state) {
         assert_string_equal(at(json_object_get(verify, "repository"), "ref"), REF_RESULT);
         assert_int_equal(spec_make_vm(&in, manifest, &vm), 0);
         assert_true(json_is_null(json_object_get(vm, "agent")));
-        assert_string_equal(at(json_object_get(vm, "digests"), "template"), "d");
+        assert_string_equal(at(json_object_get(vm, "digests"), "root.erofs"), "s");
         assert_string_equal(at(vm, "accel"), "kvm");
 
         in.verify = false;
