@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/pidfd.h>
 #include <sys/resource.h>
@@ -237,22 +238,27 @@ static int reap(Child *c, uint64_t deadline) {
         return WIFEXITED(status) ? WEXITSTATUS(status) : -ENOBUFS;
 }
 
-/* The last line that is not empty. */
+/* What git complained about: its first line "error: …", for "fatal: …" after it says less; else the last line. */
 static void keep_last_words(Git *g, const Child *c) {
+        static const char error[] = "error: ";
         _cleanup_free_ char *safe = NULL;
-        size_t end = c->error_size, start;
+        const char *line = "", *p = c->error, *end = c->error + c->error_size;
+        size_t size = 0;
 
-        while (end > 0 && (c->error[end - 1] == '\n' || c->error[end - 1] == ' '))
-                end--;
-        start = end;
-        while (start > 0 && c->error[start - 1] != '\n')
-                start--;
+        while (p < end) {
+                size_t n = (size_t) ((const char *) (memchr(p, '\n', (size_t) (end - p)) ?: end) - p);
 
-        safe = text_escape(c->error + start, end - start, false);
-        g->error[0] = 0;
-        if (safe)
-                (void) stpncpy(g->error, safe, sizeof(g->error) - 1);
-        g->error[sizeof(g->error) - 1] = 0;
+                if (n > 0) {
+                        line = p;
+                        size = n;
+                }
+                if (n > strlen(error) && memcmp(p, error, strlen(error)) == 0)
+                        break;
+                p += n + 1;
+        }
+
+        safe = text_escape(line, size, false);
+        (void) snprintf(g->error, sizeof(g->error), "%s", safe ?: "");
 }
 
 int git_run(Git *g, const char *const *args, int stdin_fd, int stdout_fd, GitOutput output, void *userdata) {

@@ -37,7 +37,7 @@
 #define MIB (1024ULL * 1024)
 
 void import_default_limits(ImportRequest *rq) {
-        rq->unpacked_bytes = rq->bundle_bytes * 8 < 256 * MIB ? 256 * MIB : rq->bundle_bytes * 8;
+        rq->unpacked_bytes = rq->bundle_bytes * 4 < 256 * MIB ? 256 * MIB : rq->bundle_bytes * 4;
         rq->max_objects = 1000 * 1000;
         rq->max_commits = 10 * 1000;
         rq->timeout_usec = 300ULL * 1000 * 1000;
@@ -196,20 +196,27 @@ static int step_result(Import *im) {
                    ARGS("index-pack", "--stdin", "--fix-thin", "--strict", "--threads=1", limit));
 }
 
+static int on_type(const char *data, size_t size, void *userdata) {
+        bool *is_commit = userdata;
+
+        *is_commit = size == strlen("commit\n") && memcmp(data, "commit\n", size) == 0;
+        return 0;
+}
+
 static int step_descends(Import *im) {
-        char commit[BUNDLE_OID_SIZE + 16];
+        bool is_commit = false;
         int r;
 
         if (strcmp(im->result->commit, im->rq->base) == 0)
                 return import_reject(im, "the result is the base commit itself: nothing was committed");
 
-        /* an annotated tag peels to a commit, too, but is not what was asked for */
-        (void) snprintf(commit, sizeof(commit), "%s^{commit}", im->result->commit);
-        r = git(im, "the reference does not name a commit of the bundle", -1, ARGS("cat-file", "commit", im->result->commit));
-        if (r == 0)
-                r = git(im, "the reference does not name a commit of the bundle", -1, ARGS("cat-file", "-e", commit));
+        /* an annotated tag would peel to a commit wherever one is wanted, and is none */
+        r = git_run(&im->git, ARGS("cat-file", "-t", im->result->commit), -1, -1, on_type, &is_commit);
+        r = import_git_failed(im, r, "the reference names an object that is not in the bundle");
         if (r != 0)
                 return r;
+        if (!is_commit)
+                return import_reject(im, "the reference does not name a commit");
 
         r = git_run(&im->git, ARGS("merge-base", "--is-ancestor", im->rq->base, im->result->commit), -1, -1, NULL, NULL);
         if (r == 1)

@@ -4,8 +4,8 @@
  * anchor-import: asks anchord for one run's bundles, checks the result, and gives back what may go on.
  * Holds no secret, has no network, and is the only process that lets git read what a guest made.
  *
- * anchor-import --files BASE REF SEED RESULT CHECKED DIFF does the same with files, for tests and for an
- * operator who wants to know.
+ * anchor-import --files BASE REF SEED RESULT CHECKED DIFF [BYTES] does the same with files, for tests and for an
+ * operator who wants to know; BYTES is the most that a bundle may have.
  */
 
 #include <errno.h>
@@ -30,6 +30,7 @@
 #define BUNDLE_BYTES_MAX (4ULL * 1024 * 1024 * 1024)
 
 static const char *arg_files[6]; /* BASE REF SEED RESULT CHECKED DIFF */
+static uint64_t arg_bundle_bytes = 256ULL * 1024 * 1024;
 static bool arg_offline;
 
 /* ---- with anchord ---- */
@@ -185,11 +186,12 @@ static int copy_out(int from, const char *path) {
         return r < 0 ? log_error_errno(r, "cannot write %s", path) : 0;
 }
 
+/* 3 (refused by policy, as anchorctl has it) for a rejection. */
 static int import_files(void) {
         _cleanup_(import_result_done) ImportResult result = IMPORT_RESULT_NULL;
         _cleanup_free_ char *facts = NULL;
         _cleanup_fd_ int seed = -1, bundle = -1;
-        ImportRequest rq = { .bundle_bytes = 256ULL * 1024 * 1024, .diff_bytes = 1024 * 1024, .work_dir = WORK_DIR };
+        ImportRequest rq = { .bundle_bytes = arg_bundle_bytes, .diff_bytes = 1024 * 1024, .work_dir = WORK_DIR };
         int r;
 
         seed = open(arg_files[2], O_RDONLY | O_CLOEXEC);
@@ -212,7 +214,7 @@ static int import_files(void) {
         facts = json_canonical(result.facts);
         if (!result.ok) {
                 printf("rejected: %s\n", result.reason);
-                return 1;
+                return 3;
         }
         printf("accepted: %s %s\n", result.commit, facts ?: "");
 
@@ -222,19 +224,43 @@ static int import_files(void) {
         return copy_out(result.diff_fd, arg_files[5]);
 }
 
+/* A plain number of bytes. */
+static int parse_bytes(const char *text, uint64_t *ret) {
+        unsigned long long n;
+        char *end;
+
+        errno = 0;
+        n = strtoull(text, &end, 10);
+        if (errno || end == text || *end || n == 0 || n > BUNDLE_BYTES_MAX)
+                return -EINVAL;
+        *ret = n;
+        return 0;
+}
+
+static int parse_argv(int argc, char *argv[]) {
+        const int n = 2 + (int) ELEMENTSOF(arg_files);
+
+        if (argc == 1)
+                return 0;
+        if ((argc != n && argc != n + 1) || strcmp(argv[1], "--files") != 0 ||
+            (argc > n && parse_bytes(argv[n], &arg_bundle_bytes) < 0)) {
+                fprintf(stderr, "usage: anchor-import [--files BASE REF SEED RESULT CHECKED DIFF [BYTES]]\n");
+                return -EINVAL;
+        }
+
+        arg_offline = true;
+        memcpy(arg_files, argv + 2, sizeof(arg_files));
+        return 0;
+}
+
 int main(int argc, char *argv[]) {
         int r;
 
         log_init("anchor-import");
 
-        if (argc == 2 + (int) ELEMENTSOF(arg_files) && strcmp(argv[1], "--files") == 0) {
-                arg_offline = true;
-                memcpy(arg_files, argv + 2, sizeof(arg_files));
-        } else if (argc > 1) {
-                fprintf(stderr, "usage: anchor-import [--files BASE REF SEED RESULT CHECKED DIFF]\n");
+        if (parse_argv(argc, argv) < 0)
                 return 2;
-        }
 
         r = arg_offline ? import_files() : import_for_anchord();
-        return r == 0 ? EXIT_SUCCESS : r > 0 ? 3 : EXIT_FAILURE;
+        return r < 0 ? EXIT_FAILURE : r;
 }
