@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 
 /*
- * What the guest's packets meet. As nft(8) shows it:
+ * What the guest's packets meet. As nft(8) shows it (less "meta nfproto ipv4"):
  *
  *   table inet anchorhold {
  *           set denied {
@@ -281,12 +281,22 @@ static void match_port(Rule *r, uint16_t port) {
         compare(r, NFT_CMP_EQ, &be, sizeof(be));
 }
 
+/* Everything past the gate is IPv4; said once more in each rule, nft(8) shows "ip daddr" for what is otherwise
+ * some bytes at an offset. */
+static void match_ipv4(Rule *r) {
+        const uint8_t ipv4 = NFPROTO_IPV4;
+
+        load_meta(r, NFT_META_NFPROTO, NFT_REG_1);
+        compare(r, NFT_CMP_EQ, &ipv4, sizeof(ipv4));
+}
+
 /* An address at that offset of the IPv4 header. */
 static void match_address(Rule *r, size_t offset, uint32_t op, const char *address, unsigned prefix) {
         uint32_t mask = htonl(prefix == 32 ? UINT32_MAX : ~(UINT32_MAX >> prefix)), zero = 0;
         struct in_addr a;
 
         (void) inet_pton(AF_INET, address, &a);
+        match_ipv4(r);
         load_payload(r, NFT_PAYLOAD_NETWORK_HEADER, offset, sizeof(a), NFT_REG_1);
 
         if (prefix < 32) {
@@ -427,6 +437,7 @@ static void remember(Rule *r, bool has_port) {
         struct nftnl_expr *e, *counter;
         const uint16_t none = 0;
 
+        match_ipv4(r);
         load_meta(r, NFT_META_L4PROTO, NFT_REG32_00);
         load_payload(r, NFT_PAYLOAD_NETWORK_HEADER, offsetof(struct iphdr, daddr), 4, NFT_REG32_01);
         if (has_port)

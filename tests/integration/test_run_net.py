@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The fence and a run's namespace on the booted image, under real systemd units.
+
+What packets meet in the kernel is tested by tests/unit/test-fence-kernel.c and test-run-net.c; here is what
+only an image has: slices, units, audit, and nothing left behind.
+"""
+
+import json
+import subprocess
+import sys
+import time
+
+import pytest
+
+RUN = "r0000nette5t0"
+PINS = "/sys/fs/bpf/anchorhold/prog"
+PROGRAMS = ["connect4", "connect6", "sendmsg4", "sendmsg6", "sock_create", "egress"]
+
+
+def fenced(host, command, run=RUN, check=True, **properties):
+    """Runs a shell command as a unit of that run."""
+    options = [f"--property={k}={v}" for k, v in properties.items()]
+    return host.run(["systemd-run", "--quiet", "--wait", "--pipe", "--collect", f"--slice=anchorhold-runs-{run}.slice", *options,
+                     "/bin/bash", "-c", command], check=check)
+
+
+@pytest.fixture
+def no_slice(host):
+    yield
+    host.systemctl("stop", f"anchorhold-runs-{RUN}.slice", check=False)
+
+
+def test_programs_are_pinned_for_root_alone(host):
+    assert host.property("anchor-bpf.service", "Result") == "success"
+    assert sorted(host.run(["ls", PINS]).stdout.split()) == sorted(PROGRAMS)
+    assert host.run(["ls", PINS], user="anchor-egress", check=False).returncode != 0
+    assert host.run(["ls", "/run/anchorhold/maps"], user="nobody", check=False).returncode != 0
+    # control: egressd's user sees its maps, and may write them
+    listed = host.run(["ls", "-l", "/run/anchorhold/maps"], user="anchor-egress").stdout.splitlines()
+    for name in ("grants", "live", "heartbeat"):
+        assert any(line.startswith("-rw-rw---- 1 root anchor-egress") and line.endswith(f" {name}") for line in listed), listed
+    host.run("/usr/libexec/anchorhold/anchor-bpf --check")
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "192.0.2.1", "169.254.169.254", "::1"])
+def test_deny_connect_below_the_slice(host, no_slice, address):
+    probe = f"(exec 3<>/dev/tcp/{address}/9) 2>&1; (echo >/dev/udp/{address}/9) 2>&1; true"
+    said = fenced(host, probe).stdout
+    assert said.count("connect: Operation not permitted") == 2, said
+    # control: outside, the kernel says something else, or nothing
+    assert "Operation not permitted" not in host.run(probe).stdout
+
+
+def test_fence_passes_and_fails(host, no_slice):
+    fenced(host, "/usr/libexec/anchorhold/anchor-fence")
+    outside = host.run("/usr/libexec/anchorhold/anchor-fence", check=False)
+    assert outside.returncode == 1 and "connect4" in outside.stderr
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_deny_start_without_a_pin(host, no_slice, program):
+    host.run(["rm", f"{PINS}/{program}"])
+    try:
+        failed = host.systemctl("start", f"anchor-net@{RUN}.service", check=False)
+        assert failed.returncode != 0
+        assert f"no pinned program {PINS}/{program}" in host.journal("-u", f"anchor-net@{RUN}.service")
+        assert RUN not in host.run(["ls", "/run/netns"], check=False).stdout
+    finally:
+        host.systemctl("restart", "anchor-bpf.service")
+        host.systemctl("reset-failed", check=False)
+    fenced(host, "/usr/libexec/anchorhold/anchor-fence")
+
+
+@pytest.fixture
+def network(host):
+    """A run's namespace, held by a unit that needs it."""
+    start_network(host)
+    yield RUN
+    host.systemctl("stop", "net-test-user.service", check=False)
+    host.systemctl("stop", f"anchor-net@{RUN}.service", check=False)
+    host.systemctl("stop", f"anchorhold-runs-{RUN}.slice", check=False)
+    gone(host)
+
+
+def start_network(host):
+    host.run(["systemd-run", "--collect", "--unit=net-test-user", f"--slice=anchorhold-runs-{RUN}.slice",
+              f"--property=BindsTo=anchor-net@{RUN}.service", f"--property=After=anchor-net@{RUN}.service",
+              f"--property=NetworkNamespacePath=/run/netns/anchor-{RUN}", "sleep", "300"])
+    assert host.is_active(f"anchor-net@{RUN}.service") == "active"
+
+
+def gone(host, seconds=10):
+    """Nothing of the run's network is left."""
+    until = time.monotonic() + seconds
+    while True:
+        left = host.run(f"ls /run/netns /run/anchorhold/run 2>/dev/null | grep {RUN}; "
+                        f"ls -d /sys/fs/cgroup/anchorhold.slice/anchorhold-runs.slice/*{RUN}*/*.service 2>/dev/null; "
+                        f"grep {RUN} /proc/self/mountinfo", check=False).stdout
+        if not left:
+            return
+        if time.monotonic() > until:
+            pytest.fail(f"left: {left}")
+        time.sleep(0.2)
+
+
+def test_namespace(host, network):
+    inside = ["nsenter", f"--net=/run/netns/anchor-{network}", "--"]
+    links = json.loads(host.run([*inside, "ip", "-json", "link"]).stdout)
+    assert sorted(link["ifname"] for link in links) == ["lo", "tap0"]
+    assert "10.255.255.1/30" in host.run([*inside, "ip", "address", "show", "tap0"]).stdout
+    assert "local default dev lo" in host.run([*inside, "ip", "-4", "route", "show", "table", "main", "type", "local"]).stdout
+    assert host.run([*inside, "ip", "-6", "address"]).stdout == ""
+    rules = host.run([*inside, "nft", "list", "ruleset"]).stdout
+    for words in ("hook prerouting priority mangle; policy drop;", "ip saddr != 10.255.255.2", "ip daddr 198.18.0.0/15", "tproxy ip to :15001",
+                  "tproxy ip to :53", "ip daddr 10.255.255.1 tcp dport 3128",
+                  "reject with tcp reset", "reject with icmpx admin-prohibited", "set denied"):
+        assert words in rules, rules
+    # the host has none of it
+    assert "anchorhold" not in host.run(["nft", "list", "ruleset"]).stdout
+    assert "tap0" not in host.run(["ip", "link"]).stdout
+
+
+def test_goes_with_its_last_user(host, network):
+    host.systemctl("stop", "net-test-user.service")
+    gone(host)
+
+
+def test_goes_with_the_slice(host, network):
+    host.systemctl("stop", "anchorhold-runs.slice")
+    gone(host)
+    start_network(host)  # and comes again
+
+
+GUEST = r'''
+import ctypes, fcntl, os, select, socket, struct, sys, time
+libc = ctypes.CDLL(None, use_errno=True)
+netns = os.open(sys.argv[1], os.O_RDONLY)
+assert libc.setns(netns, 0x40000000) == 0, ctypes.get_errno()
+tap = os.open("/dev/net/tun", os.O_RDWR)
+fcntl.ioctl(tap, 0x400454ca, struct.pack("16sH22x", b"tap0", 0x0002 | 0x1000))  # TUNSETIFF: IFF_TAP | IFF_NO_PI
+mac = fcntl.ioctl(tap, 0x8927, struct.pack("40x"))[18:24]  # SIOCGIFHWADDR
+own = b"\2\0\0\0\0\2"
+time.sleep(1.2)  # until the kernel has noticed the carrier
+
+def checksum(data):
+    total = sum(struct.unpack(f"!{len(data) // 2}H", data))
+    while total >> 16:
+        total = (total & 0xffff) + (total >> 16)
+    return ~total & 0xffff
+
+def ip(protocol, address, payload):
+    head = struct.pack("!BBHHHBBH4s4s", 0x45, 0, 20 + len(payload), 0, 0, 64, protocol, 0, socket.inet_aton("10.255.255.2"), socket.inet_aton(address))
+    return head[:10] + struct.pack("!H", checksum(head)) + head[12:] + payload
+
+def icmp():
+    body = struct.pack("!BBHHH", 8, 0, 0, 1, 1)
+    return body[:2] + struct.pack("!H", checksum(body)) + body[4:]
+
+def answer():
+    until = time.monotonic() + 1
+    while time.monotonic() < until:
+        if not select.select([tap], [], [], 0.2)[0]:
+            continue
+        frame = os.read(tap, 2048)
+        if frame[12:14] == b"\x08\x06" and frame[38:42] == socket.inet_aton("10.255.255.2"):
+            os.write(tap, frame[6:12] + own + b"\x08\x06" + frame[14:20] + b"\0\2" + own + frame[38:42] + frame[22:32])
+        if frame[12:14] == b"\x08\x00":
+            return frame[23], frame[34], frame[35]
+
+for protocol, address, payload in ((17, "8.8.8.8", struct.pack("!HHHH", 40000, 123, 8, 0)), (17, "169.254.169.254", struct.pack("!HHHH", 40000, 80, 8, 0)),
+                                   (1, "1.1.1.1", icmp())):
+    start = time.monotonic()
+    os.write(tap, mac + own + b"\x08\x00" + ip(protocol, address, payload))
+    got = answer()
+    assert got == (1, 3, 13), (address, got)
+    assert time.monotonic() - start < 1
+'''
+
+
+def test_denied_packets_are_evidence(host, network):
+    """UDP and ICMP that the ruleset rejects are in the audit log when the run's network goes."""
+    netns = f"/proc/{host.pid}/root/run/netns/anchor-{RUN}"
+    subprocess.run([sys.executable, "-c", GUEST, netns], check=True, timeout=30)
+    host.systemctl("stop", "net-test-user.service")
+    gone(host)
+
+    wanted = {("8.8.8.8", 123, "udp", "guest-network"), ("169.254.169.254", 80, "udp", "guest-network"), ("1.1.1.1", 0, "icmp", "guest-network")}
+    until = time.monotonic() + 10
+    seen = set()
+    while not seen >= wanted and time.monotonic() < until:
+        lines = host.run(["journalctl", "--namespace=anchorhold", "-o", "json", "--no-pager", f"ANCHORHOLD_RUN={RUN}",
+                          "ANCHORHOLD_EVENT=conn.deny"], check=False).stdout
+        data = [json.loads(json.loads(line)["ANCHORHOLD_DATA"]) for line in lines.splitlines() if line.startswith("{")]
+        seen = {(d["name"], d["port"], d["reason"], d["rule"]) for d in data}
+        time.sleep(0.2)
+    assert seen >= wanted
+
+
+def test_teardown_waits_for_nobody(host, network):
+    """With auditd gone, a run's network still goes, and at once if it has nothing to tell."""
+    host.systemctl("stop", "anchor-auditd.socket", "anchor-auditd.service")
+    try:
+        start = time.monotonic()
+        host.systemctl("stop", "net-test-user.service")
+        gone(host, 12)
+        assert time.monotonic() - start < 12
+    finally:
+        host.systemctl("start", "anchor-auditd.socket", "anchor-auditd.service")
