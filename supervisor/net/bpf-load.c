@@ -116,7 +116,7 @@ _printf_(3, 4) static int fail(char **ret_reason, int error, const char *format,
 }
 
 /* libbpf's own lines matter only when something fails, and then the verifier's log is long. */
-static int print_quietly(enum libbpf_print_level level, const char *format, va_list ap) {
+__attribute__((__format__(__printf__, 2, 0))) static int print_quietly(enum libbpf_print_level level, const char *format, va_list ap) {
         return level == LIBBPF_WARN ? vfprintf(stderr, format, ap) : 0;
 }
 

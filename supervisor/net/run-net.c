@@ -53,7 +53,7 @@ static int show_netns(const char *path) {
 static int build(const Paths *p, const char **ret_step) {
         int r;
 
-        *ret_step = p->sockets[0] ? "folder of the run's sockets" : "";
+        *ret_step = "folder of the run's sockets";
         r = make_dir(p->sockets);
         if (r < 0)
                 return r;
