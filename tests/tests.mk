@@ -9,3 +9,10 @@ integration: image-root templates ## integration tests on the booted image
 	@[ -n "$(strip $(TEST_FILES))" ] || { echo 'no test file has "$(T)" in its name' >&2; exit 1; }
 	@env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 CACHE="$(CACHE)" PYTHONDONTWRITEBYTECODE=1 \
 		/usr/bin/python3 -m pytest -p no:cacheprovider --color=no -q --durations=5 --tb=short $(TEST_FILES)
+
+AGENT ?= pi
+
+.PHONY: demo
+demo: image-root templates ## one real agent fixes one real repository in one microVM (AGENT=pi or claude)
+	@env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 TERM="$(TERM)" CACHE="$(CACHE)" PYTHONDONTWRITEBYTECODE=1 \
+		/usr/bin/python3 tests/demo/demo.py --agent "$(AGENT)"

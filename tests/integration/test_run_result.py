@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Whole runs with real agents: what gets to review, and what only claims that it should."""
+
+import subprocess
+
+import pytest
+from host import REPOSITORY
+
+TASK = "The test suite of this repository fails. Find the cause, fix it, and commit the fix."
+
+
+def run_agent(host, workflow, task, check=True):
+    """anchorctl run with the demo's repository; its result and the item."""
+    before = {item["id"] for item in host.items()}
+    done = host.anchorctl("run", "--workflow", workflow, "--repo", REPOSITORY, "--base", "main", "--task", task,
+                          check=check, timeout=300)
+    done.item = host.show(next(item["id"] for item in host.items() if item["id"] not in before))
+    return done
+
+
+@pytest.fixture(scope="module")
+def fixed(host):
+    return run_agent(host, "code-fix", TASK)
+
+
+def result_bundle(host, item, tmp_path):
+    """The item's bundle as a repository on the test machine."""
+    bundle = tmp_path / "result.bundle"
+    host.anchorctl("result", item, "--bundle", "/var/home/operator/result.bundle")
+    bundle.write_bytes(host.run("cat /var/home/operator/result.bundle; rm /var/home/operator/result.bundle", text=False).stdout)
+    subprocess.run(["git", "init", "--quiet", tmp_path / "r"], check=True)
+    subprocess.run(["git", "-C", tmp_path / "r", "fetch", "--quiet", bundle, "refs/anchorhold/result:refs/heads/result"], check=True)
+    subprocess.run(["git", "-C", tmp_path / "r", "checkout", "--quiet", "result"], check=True)
+    return tmp_path / "r"
+
+
+def test_a_fix_ends_in_review(host, fixed, repository, tmp_path):
+    """With a commit on top of the base whose tests pass, also here."""
+    item = fixed.item
+    assert fixed.returncode == 0 and item["state"] == "in_review"
+    assert [run["stage"] for run in item["runs"]] == ["work", "verify"]
+    checkout = result_bundle(host, item["id"], tmp_path)
+    head = subprocess.check_output(["git", "-C", checkout, "rev-parse", "HEAD"], text=True).strip()
+    base = subprocess.check_output(["git", "-C", repository, "rev-parse", "main"], text=True).strip()
+    assert head == item["result_commit"] and item["base"] == base
+    subprocess.run(["git", "-C", checkout, "merge-base", "--is-ancestor", base, head], check=True)
+    assert subprocess.run(["make", "check"], cwd=checkout, capture_output=True, check=False).returncode == 0
+    assert subprocess.run(["git", "-C", checkout, "checkout", "--quiet", base], check=False).returncode == 0
+    assert subprocess.run(["make", "clean", "check"], cwd=checkout, capture_output=True, check=False).returncode != 0   # the control
+
+
+def test_the_diff_is_the_change(host, fixed):
+    diff = host.anchorctl("result", fixed.item["id"], "--diff").stdout
+    added = [line for line in diff.splitlines() if line.startswith("+") and not line.startswith("+++")]
+    assert [line.strip("+ ") for line in added] == ["return put(r, c);"]
+
+
+def test_cost_and_control_host(host, fixed, world):
+    assert fixed.item["cost_microusd"] > 0
+    assert any(entry["path"].startswith("/csvsum.git/info/refs") for entry in world.log("git"))
+
+
+def test_same_command_again_is_another_item(host, fixed):
+    submitted = host.anchorctl("submit", "--workflow", "code-fix", "--repo", REPOSITORY, "--base", "main", "--task", TASK)
+    again = submitted.stdout.split()[-1]
+    host.anchorctl("stop", again)
+    assert again != fixed.item["id"]
+    first, second = host.show(fixed.item["id"]), host.show(again)
+    assert first == fixed.item
+    assert second["state"] in ("cancelled", "failed") and second["result_commit"] is None
+    assert not {run["id"] for run in first["runs"]} & {run["id"] for run in second["runs"]}
+
+
+def test_a_guest_that_only_claims_success_does_not_get_there(host):
+    """make and the compiler were replaced: the check passes in that microVM, and fails in the second one."""
+    done = run_agent(host, "fix-once", TASK + " script:lie-about-tests", check=False)
+    assert done.returncode == 1
+    assert done.item["state"] in ("failed", "exhausted")
+    work, verify = done.item["runs"]
+    assert (work["stage"], work["outcome"], verify["stage"], verify["outcome"]) == ("work", "ok", "verify", "failed")
+    assert "in_review" not in [change["to"] for change in done.item["history"]]
+
+
+def test_a_guest_that_replaced_its_shell_and_git_does_not_get_there(host):
+    done = run_agent(host, "fix-once", TASK + " script:lie-about-everything", check=False)
+    assert done.returncode == 1
+    assert done.item["state"] in ("failed", "exhausted")
+    assert "in_review" not in [change["to"] for change in done.item["history"]]
+
+
+def test_no_commit_is_no_result(host):
+    done = run_agent(host, "fix-once", "script:do-nothing", check=False)
+    assert done.returncode == 1 and done.item["state"] in ("failed", "exhausted")
+    assert "in_review" not in [change["to"] for change in done.item["history"]]
+
+
+def test_claude_code(host):
+    """The same with another agent: nothing about an agent is in the supervisor, only in its harness file."""
+    done = run_agent(host, "fix-once-claude", TASK)
+    assert done.returncode == 0 and done.item["state"] == "in_review" and done.item["agent"] == "claude"
