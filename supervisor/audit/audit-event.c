@@ -44,11 +44,11 @@ static const AuditEvent events[] = {
         { "egress.allow", PEER_EGRESSD, AUDIT_NEEDS_RUN, LOG_INFO, "2ea99d53cefd405f83df1736aa3ef568",
           "Run {run} may connect to {name}:{port}[ at {addresses}][ by {rule}]" },
         { "egress.deny", PEER_EGRESSD, AUDIT_NEEDS_RUN, LOG_NOTICE, "ce80a27dbfea450a9086e19420752974",
-          "Run {run} may not connect to {name}[:{port}][: {reason}][, {rule}][ ({count} times)]" },
+          "Run {run} may not connect to {name}[:{port}][: {reason}][, {rule}][ (×{count})]" },
         { "dns.allow", PEER_EGRESSD, AUDIT_NEEDS_RUN, LOG_INFO, "ef4aff1c1a3444768b0e8ba10931cff5",
           "Run {run} looked up {name}[, {address}][ by {rule}]" },
         { "dns.refused", PEER_EGRESSD, AUDIT_NEEDS_RUN, LOG_NOTICE, "345d0b6f5f5449a39f813ffbbb5f3481",
-          "Run {run} was refused the name {name}[, {rule}][ ({count} times)]" },
+          "Run {run} was refused the name {name}[, {rule}][ (×{count})]" },
         { "egress.registered", PEER_EGRESSD, AUDIT_NEEDS_RUN, LOG_INFO, "76b9402d48674494836a36c52f763593",
           "Run {run} was registered for egress[, workflow {workflow}][, stage {stage}][, policy {digest}]" },
         { "egress.released", PEER_EGRESSD, AUDIT_NEEDS_RUN, LOG_INFO, "6342d561b38b47fd88efc3365a3ef551",
@@ -58,7 +58,7 @@ static const AuditEvent events[] = {
         { "conn.close", PEER_EGRESSD | PEER_PROXY | PEER_INJECT, AUDIT_NEEDS_RUN, LOG_INFO, "3b3637a4ee6a489d813448f8098710af",
           "Run {run} closed a connection[ to {name}][:{port}][, {bytes_in} bytes in][, {bytes_out} out]" },
         { "conn.deny", PEER_PROXY | PEER_INJECT | PEER_NET, AUDIT_NEEDS_RUN, LOG_NOTICE, "903503554da64fbcba4b7ea34092a86d",
-          "Run {run} was denied a connection[ to {name}][:{port}][: {reason}][ ({count} times)]" },
+          "Run {run} was denied a connection[ to {name}][:{port}][: {reason}][ (×{count})]" },
         { "model.call", PEER_INJECT, AUDIT_NEEDS_RUN, LOG_INFO, "66920dc6ac4e4c1cb0949d2574903767",
           "Run {run} called a model[ {model}][ of {provider}][, status {status}][, {input_tokens} tokens in][, {output_tokens} out][, {cost_microusd} microdollars]" },
         { "credential.used", PEER_INJECT, AUDIT_NEEDS_RUN, LOG_INFO, "f0732c63a3ae46938e2544766b565f38",
@@ -115,7 +115,38 @@ typedef struct Scope {
         const json_t *data;
 } Scope;
 
-/* What "{key}" stands for, not yet escaped; NULL if there is nothing. *ret_failed when out of memory. */
+static bool is_list_of_strings(const json_t *j) {
+        size_t i;
+        json_t *element;
+
+        if (!json_is_array(j))
+                return false;
+        json_array_foreach(j, i, element)
+                if (!json_is_string(element))
+                        return false;
+
+        return true;
+}
+
+static char *join(const json_t *list) {
+        char *text = NULL;
+        json_t *element;
+        size_t i, size;
+        FILE *f;
+
+        f = open_memstream(&text, &size);
+        if (!f)
+                return NULL;
+        json_array_foreach(list, i, element)
+                (void) fprintf(f, "%s%s", i > 0 ? ", " : "", json_string_value(element));
+        if (fclose(f) != 0) {
+                free(text);
+                return NULL;
+        }
+        return text;
+}
+
+/* What "{key}" stands for, not yet escaped; NULL if there is nothing or it is empty. *ret_failed when out of memory. */
 static char *scope_value(const Scope *scope, const char *key, bool *ret_failed) {
         const json_t *j = json_object_get(scope->data, key);
         const char *text = NULL;
@@ -130,11 +161,11 @@ static char *scope_value(const Scope *scope, const char *key, bool *ret_failed) 
         else if (json_is_string(j))
                 text = json_string_value(j);
         else if (j && !json_is_null(j)) {
-                value = json_canonical(j);
+                value = is_list_of_strings(j) ? join(j) : json_canonical(j);
                 *ret_failed |= !value;
-                return value;
+                return value && *value ? value : (free(value), NULL);
         }
-        if (!text)
+        if (!text || !*text)
                 return NULL;
 
         value = strdup(text);

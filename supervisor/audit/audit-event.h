@@ -28,7 +28,7 @@ const AuditEvent *audit_event_list(size_t *ret_n);
 
 /*
  * The event's sentence: "{key}" is run, item, actor or a member of data; a part in brackets is left out
- * if one of its keys is missing or null; a missing key outside brackets is "?". Values are shortened to 200 bytes, and
+ * if one of its keys is missing, null or empty; such a key outside brackets is "?". A list of strings is joined. Values are shortened to 200 bytes, and
  * what could disturb a terminal is escaped. The text is the caller's; NULL when out of memory.
  */
 char *audit_event_render(const AuditEvent *event, const char *run, const char *item, const char *actor, const json_t *data);

@@ -66,8 +66,12 @@ static void check(const char *event, const char *run, const char *item, const ch
 
 static void test_render(void **state) {
         check("egress.deny", "r1", NULL, "{\"name\":\"evil.example\",\"port\":443,\"reason\":\"no-rule\",\"count\":3}",
-              "Run r1 may not connect to evil.example:443: no-rule (3 times)");
+              "Run r1 may not connect to evil.example:443: no-rule (×3)");
         check("egress.deny", "r1", NULL, "{\"name\":\"evil.example\",\"reason\":null}", "Run r1 may not connect to evil.example");
+        check("run.verdict", "r1", NULL, "{\"outcome\":\"ok\",\"reason\":\"\"}", "Run r1: verdict ok");
+        check("egress.allow", "r1", NULL, "{\"name\":\"a.example\",\"port\":443,\"addresses\":[\"203.0.113.1\",\"203.0.113.2\"]}",
+              "Run r1 may connect to a.example:443 at 203.0.113.1, 203.0.113.2");
+        check("secret.registered", "r1", NULL, "{\"credentials\":[]}", "Run r1 got its CA and sentinels");
         check("item.transition", NULL, "i1", "{\"to\":\"queued\"}", "Item i1 went to queued");
         check("item.transition", NULL, "i1", "{}", "Item i1 went to ?");
         check("run.guest", "r1", NULL, "{\"kind\":\"x\",\"text\":\"\\u001b[31m\\nred\"}", "Run r1: the guest reports x: \\x1b[31m\\x0ared");
