@@ -109,14 +109,14 @@ static int outbox_setup(AuditOutbox *o) {
                 "PRAGMA synchronous = FULL",
                 "PRAGMA trusted_schema = OFF",
                 "BEGIN IMMEDIATE",
-                "CREATE TABLE IF NOT EXISTS head (id INTEGER PRIMARY KEY CHECK (id = 1), seq INTEGER NOT NULL, hash BLOB NOT NULL,"
-                " kept_seq INTEGER NOT NULL, kept_hash BLOB NOT NULL, touched INTEGER NOT NULL) STRICT",
+                ("CREATE TABLE IF NOT EXISTS head (id INTEGER PRIMARY KEY CHECK (id = 1), seq INTEGER NOT NULL, hash BLOB NOT NULL,"
+                 " kept_seq INTEGER NOT NULL, kept_hash BLOB NOT NULL, touched INTEGER NOT NULL) STRICT"),
                 "CREATE TABLE IF NOT EXISTS outbox (seq INTEGER PRIMARY KEY, record TEXT NOT NULL) STRICT",
                 "INSERT OR IGNORE INTO head VALUES (1, 0, zeroblob(32), 0, zeroblob(32), 0)",
                 "PRAGMA user_version = 1",
                 "COMMIT",
         };
-        static_assert(SCHEMA_VERSION == 1);
+        static_assert(SCHEMA_VERSION == 1, "the statements above make version 1");
         int r;
 
         for (size_t i = 0; i < ELEMENTSOF(steps); i++) {
