@@ -2,5 +2,5 @@
 LIB_SRCS += $(addprefix supervisor/egress/,address.c agreement.c denials.c dns-reply.c egress-state.c egressd.c egressd-connect.c egressd-methods.c egressd-record.c egressd-watch.c \
             host-addresses.c resolver.c)
 PROGRAMS += anchor-egressd
-UNIT_TESTS += test-address test-agreement test-denials test-dns-reply test-egress-state
+UNIT_TESTS += test-address test-agreement test-denials test-dns-reply test-egress-state test-resolver
 FUZZERS += fuzz-dns-reply

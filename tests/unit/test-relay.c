@@ -1,0 +1,264 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include "proxy/refusal.h"
+#include "proxy/relay.h"
+
+typedef struct Fixture {
+        sd_event *event;
+        Relay *relay;
+        int guest, origin;       /* the far ends */
+        int guest_near, origin_near;
+        bool done;
+        int r;
+        size_t let_on, seen;     /* of the filter */
+} Fixture;
+
+static void on_done(int r, void *userdata) {
+        Fixture *f = userdata;
+
+        assert_false(f->done);
+        f->done = true;
+        f->r = r;
+}
+
+static ssize_t filter(const uint8_t *data, size_t size, void *userdata) {
+        Fixture *f = userdata;
+        size_t n = size < f->let_on ? size : f->let_on;
+
+        f->seen = size;
+        f->let_on -= n;
+        return (ssize_t) n;
+}
+
+static void begin(Fixture *f, RelayFilter fn) {
+        int a[2], b[2];
+
+        *f = (Fixture) {};
+        assert_return_code(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, a), errno);
+        assert_return_code(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, b), errno);
+        f->guest = a[0];
+        f->guest_near = a[1];
+        f->origin = b[0];
+        f->origin_near = b[1];
+        assert_return_code(sd_event_new(&f->event), 0);
+        assert_return_code(relay_new(&f->relay, f->event, f->guest_near, f->origin_near, fn, on_done, f), 0);
+}
+
+static void end(Fixture *f) {
+        relay_free(f->relay);
+        (void) fd_close(f->guest);
+        (void) fd_close(f->origin);
+        (void) fd_close(f->guest_near);
+        (void) fd_close(f->origin_near);
+        sd_event_unref(f->event);
+}
+
+static void turn(Fixture *f) {
+        for (int i = 0; i < 20; i++)
+                assert_return_code(sd_event_run(f->event, 0), 0);
+}
+
+static void expect(int fd, const char *text) {
+        char buffer[4096];
+        ssize_t n = recv(fd, buffer, sizeof(buffer) - 1, MSG_DONTWAIT);
+
+        buffer[n > 0 ? n : 0] = '\0';
+        assert_string_equal(buffer, text);
+}
+
+static bool at_end(int fd) {
+        char c;
+
+        return recv(fd, &c, 1, MSG_DONTWAIT) == 0;
+}
+
+static void say(int fd, const char *text) {
+        assert_int_equal(send(fd, text, strlen(text), MSG_NOSIGNAL), strlen(text));
+}
+
+static void test_both_ways(void **state) {
+        Fixture f;
+
+        begin(&f, NULL);
+        say(f.guest, "question");
+        say(f.origin, "answer");
+        turn(&f);
+        expect(f.origin, "question");
+        expect(f.guest, "answer");
+
+        /* half-close: the origin is told, and may still speak */
+        (void) shutdown(f.guest, SHUT_WR);
+        turn(&f);
+        assert_true(at_end(f.origin));
+        assert_false(f.done);
+        say(f.origin, "more");
+        turn(&f);
+        expect(f.guest, "more");
+        (void) shutdown(f.origin, SHUT_WR);
+        turn(&f);
+        assert_true(f.done);
+        assert_int_equal(f.r, 0);
+        assert_int_equal(relay_bytes_out(f.relay), 8);
+        assert_int_equal(relay_bytes_in(f.relay), 10);
+        end(&f);
+}
+
+/* Ten megabytes to somebody who reads slowly: all of it arrives, in order, and memory stays two buffers. */
+static void test_backpressure(void **state) {
+        static uint8_t block[65536];
+        uint64_t sent = 0, got = 0, wanted = 10 << 20;
+        Fixture f;
+
+        begin(&f, NULL);
+        while (got < wanted) {
+                ssize_t n;
+
+                for (size_t i = 0; i < sizeof(block); i++)
+                        block[i] = (uint8_t) ((sent + i) % 251);
+                n = sent < wanted ? send(f.origin, block, wanted - sent < sizeof(block) ? wanted - sent : sizeof(block), MSG_NOSIGNAL) : 0;
+                sent += n > 0 ? (uint64_t) n : 0;
+                assert_return_code(sd_event_run(f.event, 0), 0);
+                n = recv(f.guest, block, 10000, MSG_DONTWAIT);
+                for (ssize_t i = 0; i < n; i++)
+                        assert_int_equal(block[i], (got + (uint64_t) i) % 251);
+                got += n > 0 ? (uint64_t) n : 0;
+        }
+        assert_int_equal(relay_bytes_in(f.relay), wanted);
+        end(&f);
+}
+
+static void test_filter(void **state) {
+        Fixture f;
+
+        begin(&f, filter);
+        assert_return_code(relay_prepend(f.relay, "head ", 5), 0);
+        say(f.guest, "abcdef");
+        turn(&f);
+        expect(f.origin, "head ");
+        assert_int_equal(f.seen, 6);
+
+        f.let_on = 2;
+        relay_resume(f.relay);
+        turn(&f);
+        expect(f.origin, "ab");
+        say(f.guest, "gh");
+        turn(&f);
+        assert_int_equal(f.seen, 6); /* cdefgh, from the first that was kept back */
+        expect(f.origin, "");
+
+        /* what was never let on is not sent when the guest ends */
+        (void) shutdown(f.guest, SHUT_WR);
+        turn(&f);
+        assert_true(at_end(f.origin));
+        end(&f);
+}
+
+static void test_refuse(void **state) {
+        Fixture f;
+
+        begin(&f, filter);
+        say(f.guest, "not allowed");
+        turn(&f);
+        assert_return_code(relay_refuse(f.relay, "no", 2), 0);
+        say(f.guest, "and more");
+        say(f.origin, "late");
+        turn(&f);
+        expect(f.guest, "no");
+        assert_true(at_end(f.guest));
+        assert_true(at_end(f.origin));
+        assert_false(f.done);
+        (void) shutdown(f.guest, SHUT_WR);
+        turn(&f);
+        assert_true(f.done);
+        assert_int_equal(relay_bytes_out(f.relay), 0);
+        end(&f);
+}
+
+/* A guest that has gone, towards an origin that does not read: neither a busy loop nor a lost byte. */
+static void test_gone_guest(void **state) {
+        static char block[65536];
+        uint64_t sent = 0, got = 0;
+        Fixture f;
+
+        begin(&f, NULL);
+        for (ssize_t n; (n = send(f.guest, block, sizeof(block), MSG_NOSIGNAL)) > 0; turn(&f))
+                sent += (uint64_t) n;
+        (void) shutdown(f.guest, SHUT_WR);
+        (void) shutdown(f.origin, SHUT_WR);
+        turn(&f);
+        assert_return_code(sd_event_run(f.event, 0), 0);
+        assert_int_equal(sd_event_run(f.event, 20000), 0); /* nothing to do: it waits */
+
+        while (got < sent) {
+                ssize_t n = recv(f.origin, block, sizeof(block), MSG_DONTWAIT);
+
+                got += n > 0 ? (uint64_t) n : 0;
+                assert_return_code(sd_event_run(f.event, 0), 0);
+        }
+        turn(&f);
+        assert_true(f.done);
+        assert_int_equal(f.r, 0);
+        end(&f);
+}
+
+static void test_reset(void **state) {
+        Fixture f;
+
+        begin(&f, NULL);
+        f.origin = fd_close(f.origin);
+        say(f.guest, "anybody?");
+        turn(&f);
+        assert_true(f.done);
+        assert_true(f.r < 0);
+        end(&f);
+}
+
+static void test_refusals(void **state) {
+        Refusal refusal = { .reason = "fronting", .rule = "egress/x.json#/allow/0", .name = "a.example", .port = 80 };
+        uint8_t alert[REFUSAL_ALERT_SIZE];
+        char *text;
+        size_t n;
+
+        text = refusal_http(&refusal, &n);
+        assert_non_null(strstr(text, "HTTP/1.1 421 Misdirected Request\r\n"));
+        assert_non_null(strstr(text, "\r\nAnchorhold-Rule: egress/x.json#/allow/0\r\n"));
+        assert_non_null(strstr(text, "\"rule\": \"egress/x.json#/allow/0\""));
+        assert_int_equal(n, strlen(text));
+        free(text);
+
+        refusal.reason = "no-rule";
+        text = refusal_http(&refusal, &n);
+        assert_int_equal(strncmp(text, "HTTP/1.1 403 ", 13), 0);
+        free(text);
+
+        refusal_alert("no-sni", alert);
+        assert_memory_equal(alert, ((uint8_t[]) { 21, 3, 3, 0, 2, 2, 49 }), 7);
+        refusal_alert("unavailable", alert);
+        assert_int_equal(alert[6], 80);
+}
+
+int main(void) {
+        const struct CMUnitTest tests[] = {
+                cmocka_unit_test(test_both_ways),
+                cmocka_unit_test(test_backpressure),
+                cmocka_unit_test(test_filter),
+                cmocka_unit_test(test_refuse),
+                cmocka_unit_test(test_gone_guest),
+                cmocka_unit_test(test_reset),
+                cmocka_unit_test(test_refusals),
+        };
+
+        return cmocka_run_group_tests(tests, NULL, NULL);
+}
