@@ -6,15 +6,10 @@
  *   meta(key, value)                          boot: the boot id that everything below belongs to
  *   run(id, workflow, stage, egress, digest)  egress: the policy's name, NULL for none
  *   name(run, number, name, pattern)          number n is 198.18.0.1 + n; pattern: the wildcard that admitted it
- *   grant(id, run, unit, cgroup, name, port, rule)
+ *   grant_(id, run, unit, cgroup, name, port, rule)
  *
  * Runs do not outlive the host, so nothing has to survive a loss of power: synchronous=NORMAL, and another boot id
  * empties all tables. It has to survive SIGKILL of egressd, which every commit does.
- *
- * Freezing a policy: its file is copied to frozen/RUN/usr/lib/anchorhold/policy/egress/, and from then on that folder is
- * the root from which the run's policy is loaded, now and after a restart. The copy's digest must be the one
- * that the loader saw on disk; if the file changes in between, registration fails and may be tried again. If the
- * frozen copy is not what it was after a restart, the run is `lost`: all its connections are denied.
  *
  * A row is written before memory changes, so that what was answered once is never forgotten.
  */
@@ -23,14 +18,12 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "egress/egress-state.h"
+#include "egress/frozen-policy.h"
 #include "util/io.h"
 #include "util/log.h"
 #include "util/sqlite.h"
-
-enum { POLICY_FILE_MAX_SIZE = 1024 * 1024 };
 
 typedef struct EgressName {
         char *name;     /* owned */
@@ -159,95 +152,6 @@ static void run_link_grant(EgressRun *run, EgressGrant *g) {
         run->n_grants++;
 }
 
-/* ---- frozen policies ---- */
-
-static char *frozen_root(const EgressState *s, const char *run) {
-        return text_format("%s/frozen/%s", s->dir, run);
-}
-
-static int make_folders(const char *path) {
-        _cleanup_free_ char *copy = strdup(path);
-
-        if (!copy)
-                return -ENOMEM;
-
-        for (char *p = copy + 1; *p; p++)
-                if (*p == '/') {
-                        *p = '\0';
-                        if (mkdir(copy, 0700) < 0 && errno != EEXIST)
-                                return -errno;
-                        *p = '/';
-                }
-        return mkdir(copy, 0700) < 0 && errno != EEXIST ? -errno : 0;
-}
-
-static int freeze_file(EgressState *s, const char *run, const char *egress) {
-        static const char *const trees[] = { POLICY_OPERATOR_DIR, POLICY_VENDOR_DIR };
-        _cleanup_free_ char *root = NULL, *folder = NULL, *target = NULL, *data = NULL;
-        size_t size;
-        int r = -ENOENT;
-
-        root = frozen_root(s, run);
-        folder = root ? text_format("%s" POLICY_VENDOR_DIR "/policy/egress", root) : NULL;
-        target = folder ? text_format("%s/%s.json", folder, egress) : NULL;
-        if (!target)
-                return -ENOMEM;
-
-        for (size_t i = 0; i < ELEMENTSOF(trees) && r == -ENOENT; i++) {
-                _cleanup_free_ char *source = text_format("%s%s/policy/egress/%s.json", s->root, trees[i], egress);
-
-                if (!source)
-                        return -ENOMEM;
-                r = io_read_file(AT_FDCWD, source, POLICY_FILE_MAX_SIZE, &data, &size);
-        }
-        if (r < 0)
-                return r;
-
-        r = make_folders(folder);
-        if (r < 0)
-                return r;
-
-        return io_write_file_atomic(AT_FDCWD, target, data, size, 0600);
-}
-
-/* Removes the copy and the folders above it, up to and with frozen/RUN. */
-static void thaw(EgressState *s, const char *run, const char *egress) {
-        _cleanup_free_ char *root = frozen_root(s, run), *path = NULL;
-        size_t n_root;
-
-        path = root ? text_format("%s" POLICY_VENDOR_DIR "/policy/egress/%s.json", root, egress ?: "") : NULL;
-        if (!path)
-                return;
-
-        (void) unlink(path);
-        n_root = strlen(root);
-        for (char *slash; (slash = strrchr(path, '/')) && (size_t) (slash - path) >= n_root;) {
-                *slash = '\0';
-                (void) rmdir(path);
-        }
-}
-
-static int load_frozen(EgressState *s, EgressRun *run, const char *egress) {
-        _cleanup_(policy_freep) Policy *set = NULL;
-        _cleanup_free_ char *root = frozen_root(s, run->id);
-        const EgressPolicy *policy;
-        int r;
-
-        if (!root)
-                return -ENOMEM;
-
-        r = policy_load(&set, root, NULL, NULL);
-        if (r < 0)
-                return r;
-        policy = policy_find_egress(set, egress, NULL);
-        if (!policy || strcmp(egress_policy_digest(policy), run->digest) != 0)
-                return -ESTALE;
-
-        run->set = TAKE_PTR(set);
-        run->policy = policy;
-        return 0;
-}
-
 /* ---- opening ---- */
 
 static int read_boot_id(char **ret) {
@@ -270,7 +174,7 @@ static int forget_everything(EgressState *s, const char *boot) {
         if (r < 0)
                 return r;
         while ((r = db_step(q)) > 0)
-                thaw(s, db_column_text(q, 0), db_column_text(q, 1));
+                frozen_policy_remove(s->dir, db_column_text(q, 0), db_column_text(q, 1));
         if (r < 0)
                 return r;
         q = db_stmt_done(q);
@@ -339,7 +243,7 @@ static int load_run(EgressState *s, DbStmt *q) {
         if (r < 0)
                 return r;
 
-        r = egress ? load_frozen(s, run, egress) : 0;
+        r = egress ? frozen_policy_load(s->dir, run->id, egress, run->digest, &run->set, &run->policy) : 0;
         if (r == -ENOMEM)
                 return r;
         if (r < 0) {
@@ -491,10 +395,10 @@ static int find_policy(EgressState *s, const char *workflow, const char *stage, 
 static int freeze(EgressState *s, EgressRun *run, const char *egress, char **ret_reason) {
         int r;
 
-        r = freeze_file(s, run->id, egress);
+        r = frozen_policy_make(s->dir, s->root, run->id, egress);
         if (r < 0)
                 return r;
-        r = load_frozen(s, run, egress);
+        r = frozen_policy_load(s->dir, run->id, egress, run->digest, &run->set, &run->policy);
         if (r == -ESTALE)
                 return no_policy(ret_reason, "the policy file changed while it was read");
         return r;
@@ -527,7 +431,7 @@ int egress_state_register(EgressState *s, const char *run, const char *workflow,
         if (egress) {
                 r = freeze(s, new, egress, ret_reason);
                 if (r != 0) {
-                        thaw(s, run, egress);
+                        frozen_policy_remove(s->dir, run, egress);
                         return r;
                 }
         }
@@ -535,7 +439,7 @@ int egress_state_register(EgressState *s, const char *run, const char *workflow,
         r = db_run(s->db, "INSERT INTO run(id, workflow, stage, egress, digest) VALUES(?, ?, ?, ?, ?)",
                    DB_ARGS(DB_TEXT(run), DB_TEXT(workflow), DB_TEXT(stage), DB_TEXT(egress), DB_TEXT(digest)));
         if (r < 0) {
-                thaw(s, run, egress);
+                frozen_policy_remove(s->dir, run, egress);
                 return r;
         }
 
@@ -557,7 +461,7 @@ static int delete_run(EgressState *s, const char *run) {
         if (r < 0)
                 return r;
         if (r > 0)
-                thaw(s, run, db_column_text(q, 0));
+                frozen_policy_remove(s->dir, run, db_column_text(q, 0));
         q = db_stmt_done(q);
 
         r = db_begin(s->db, &guard);

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-LIB_SRCS += $(addprefix supervisor/egress/,address.c agreement.c denials.c dns-reply.c egress-state.c egressd.c egressd-connect.c egressd-methods.c egressd-record.c egressd-watch.c \
+LIB_SRCS += $(addprefix supervisor/egress/,address.c agreement.c denials.c dns-reply.c egress-state.c egressd.c egressd-connect.c egressd-methods.c egressd-record.c egressd-watch.c frozen-policy.c \
             host-addresses.c resolver.c)
 PROGRAMS += anchor-egressd
 UNIT_TESTS += test-address test-agreement test-denials test-dns-reply test-egress-state test-resolver

@@ -220,7 +220,7 @@ static int on_resolve(IpcCall *call, json_t *params, void *userdata) {
         if (egressd_over_budget(run))
                 return refuse_name(e, run, call, "default", name, "record-budget", qtype);
         if (egress_normalise_name(name, normal) < 0 || !run->policy || !egress_policy_knows(run->policy, normal, &rule))
-                return refuse_name(e, run, call, rule, name, "no-rule", qtype);
+                return refuse_name(e, run, call, rule, name, strcmp(rule, "default") == 0 ? "no-rule" : "denied-by-rule", qtype);
 
         if (strcmp(qtype, "AAAA") == 0 || strcmp(qtype, "HTTPS") == 0 || strcmp(qtype, "SVCB") == 0)
                 return ipc_call_reply(call, json_pack("{s:s, s:i, s:s}", "verdict", "allow", "ttl", EGRESSD_SYNTHETIC_TTL, "rule", rule));
