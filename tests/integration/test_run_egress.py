@@ -31,11 +31,11 @@ class Anchord:
         self.host = host
         host.systemctl("stop", "anchord.socket", "anchord-run.socket", "anchord-spec.socket", "anchord.service")
 
-    def call(self, method, **params):
-        command = "varlinkctl --json=short call /run/anchorhold/egress.sock io.anchorhold.Egress.%s %s" % (
-            method, shlex.quote(json.dumps(params)))
+    def call(self, method, interface="Egress", sock="egress", **params):
+        command = "varlinkctl --json=short call /run/anchorhold/%s.sock io.anchorhold.%s.%s %s" % (
+            sock, interface, method, shlex.quote(json.dumps(params)))
         self.host.write("/run/anchord-call", "#!/bin/sh\nexec %s\n" % command, 0o755)
-        self.host.write(OVERRIDE, "[Unit]\nRequires=\n[Service]\nType=oneshot\nRestart=no\nSockets=\nExecStart=\nExecStart=/run/anchord-call\n"
+        self.host.write(OVERRIDE, "[Unit]\nRequires=\nStartLimitIntervalSec=0\n[Service]\nType=oneshot\nRestart=no\nSockets=\nExecStart=\nExecStart=/run/anchord-call\n"
                                   "StandardOutput=truncate:/run/anchord-answer\nStandardError=inherit\nWatchdogSec=0\n")
         self.host.systemctl("daemon-reload")
         done = self.host.systemctl("start", "anchord.service", check=False)
@@ -365,6 +365,55 @@ def test_idle_connections_are_bounded_and_forgotten(host, guest, world):
     assert host.is_active("anchor-proxy@%s.service" % RUN) == "active"
 
 
+# ---- inspected hosts ----
+
+@pytest.fixture
+def inspected(host, anchord):
+    """A guest whose run has the provider's credential: its connections to the provider are inspected."""
+    run = "r00000egress2"
+    anchord.call("Register", run=run, workflow="code-fix", stage="work")
+    anchord.call("Register", "Secret", "secret-api", run=run, workflow="code-fix", item="i00000egress2", stage="work",
+                 expires_usec=int((time.time() + 3600) * 1e6))
+    host.systemctl("start", "anchor-inject@%s.socket" % run, "anchor-proxy@%s.socket" % run)
+    it = FakeGuest(host, run)
+    it.run = run
+    yield it
+    it.stop()
+    host.run("systemctl stop anchor-proxy@{0}.socket anchor-inject@{0}.socket anchorhold-runs-{0}.slice; true".format(run))
+    anchord.call("Release", run=run)
+    anchord.call("Release", "Secret", "secret-api", run=run)
+
+
+def ask_unverified(address, name):
+    """(issuer's common name, status) of whoever answers there under that name."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with socket.create_connection((address, 443), timeout=10) as raw, context.wrap_socket(raw, server_hostname=name) as s:
+        certificate = s.getpeercert(binary_form=True)
+        s.sendall(b"POST /v1/messages HTTP/1.1\r\nHost: %s\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}" % name.encode())
+        response = http.client.HTTPResponse(s)
+        response.begin()
+        return b"Test world CA" in certificate, response.status
+
+
+def test_inspected_host_is_handed_to_inject(host, inspected, world):
+    address = address_of(inspected, "api.anthropic.com")
+    by_origin, status = inspected.call(ask_unverified, address, "api.anthropic.com")
+    assert not by_origin, "the origin's own certificate came through: nobody inspected"
+    assert status in (400, 401, 403)
+    allowed = records(host, "egress.allow", inspected.run, name="api.anthropic.com")
+    assert [a["verdict"] for a in allowed] == ["inspect", "pass"]
+    assert allowed[1]["addresses"] == [worlds.PROVIDER] and allowed[1]["path"] == "/v1/messages"
+    assert wait_for(lambda: records(host, "conn.close", inspected.run, name="api.anthropic.com"))
+
+
+def test_deny_fronting_on_an_inspected_host(host, inspected, world):
+    address = address_of(inspected, "api.anthropic.com")
+    status, text = inspected.call(tls, address, "git.example.org", world.path("world.pem"))
+    assert status == "SSLError" and "access denied" in text.lower()
+    assert wait_for(lambda: records(host, "egress.deny", inspected.run, reason="fronting"))
+
+
 # ---- who may ask ----
 
 def test_only_the_right_units_may_ask(host):
@@ -372,7 +421,7 @@ def test_only_the_right_units_may_ask(host):
                            ("Resolve", {"name": "www.example.org", "qtype": "A"})):
         done = host.run(["varlinkctl", "call", "/run/anchorhold/egress.sock", "io.anchorhold.Egress." + method, json.dumps(params)], check=False)
         assert done.returncode != 0 and "PermissionDenied" in done.stderr + done.stdout
-    assert json.loads(host.run(["varlinkctl", "--json=short", "call", "/run/anchorhold/egress.sock", "io.anchorhold.Egress.Ping", "{}"]).stdout)["runs"] == 1
+    assert json.loads(host.run(["varlinkctl", "--json=short", "call", "/run/anchorhold/egress.sock", "io.anchorhold.Egress.Ping", "{}"]).stdout)["runs"] >= 1
 
 
 # ---- when something dies ----
