@@ -131,6 +131,8 @@ static void serve(const char *mode) {
                                 send_text(CHANNEL_HELLO, 0, strcmp(mode, "hello") == 0 ? "not JSON" : HELLO);
                         else if (f.type == CHANNEL_SEED || f.type == CHANNEL_CLOCK)
                                 send_text(f.type, 0, "");
+                        else if (f.type == CHANNEL_DATA && f.size == 0)
+                                send_text(CHANNEL_EXIT, f.stream, "{\"status\":0}"); /* as if the file were there */
                         else if (f.type == CHANNEL_EXEC)
                                 on_exec(mode, f.stream);
         }
