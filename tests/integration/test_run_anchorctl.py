@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""anchorctl on the booted image: exit statuses, bad input, rights, live output, stop and hold."""
+
+import json
+import re
+import signal
+import time
+
+import pytest
+
+import host as hosting
+
+OK, FAILED, USAGE, REFUSED, NOT_FOUND, CONFLICT = range(6)
+CODE = ("--workflow", "code-fix", "--task", "Nothing")
+
+
+def expect(host, status, *args, **options):
+    done = host.anchorctl(*args, check=False, **options)
+    assert done.returncode == status, f"anchorctl {' '.join(args)}: status {done.returncode}\n{done.stdout}{done.stderr}"
+    return done
+
+
+def wait_for(what, seconds=60):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if result := what():
+            return result
+        time.sleep(0.2)
+    pytest.fail("waited in vain")
+
+
+def test_exec_passes_output_and_status(host):
+    done = expect(host, OK, "run", "--workflow", "exec", "-q", "--", "sh", "-c",
+                  "echo out; echo err >&2; printf '\\033]0;title\\007\\n'; printf %s \"$0\"", "--task")
+    assert done.stdout == "out\n\\x1b]0;title\\x07\n--task"
+    assert done.stderr == "err\n"
+
+    done = expect(host, FAILED, "run", "--workflow", "exec", "--", "sh", "-c", "exit 7")
+    assert "7" in done.stderr and "anchorctl show i" in done.stderr
+    item = re.search(r"i[0-9a-z]{12}", done.stderr).group()
+    shown = host.show(item)
+    assert shown["state"] in ("failed", "exhausted") and "7" in shown["reason"]
+
+    # the same command again is another item
+    again = expect(host, OK, "submit", "--workflow", "exec", "--", "true").stdout.strip()
+    assert re.fullmatch(r"i[0-9a-z]{12}", again) and again != item
+    wait_for(lambda: host.show(again)["state"] == "closed")
+
+
+def test_bad_input(host):
+    done = expect(host, NOT_FOUND, "run", "--workflow", "nothing", "--", "true")
+    assert 'no workflow "nothing"' in done.stderr
+    done = expect(host, NOT_FOUND, "submit", *CODE, "--repo", "/nonexistent")
+    assert "/nonexistent" in done.stderr
+    done = expect(host, NOT_FOUND, "submit", *CODE, "--repo", "/usr")
+    assert "not a git repository" in done.stderr
+    done = expect(host, NOT_FOUND, "submit", *CODE, "--repo", hosting.REPOSITORY, "--base", "v99")
+    assert 'no commit "v99"' in done.stderr
+    expect(host, NOT_FOUND, "submit", *CODE, "--repo", hosting.REPOSITORY, "--base", "0" * 40)
+    expect(host, USAGE, "submit", *CODE)
+    expect(host, USAGE, "submit", "--workflow", "exec")
+    expect(host, USAGE, "submit", "--workflow", "exec", "--nothing")
+    expect(host, NOT_FOUND, "show", "i000000000000")
+    expect(host, NOT_FOUND, "logs", "--follow", "i000000000000")
+    expect(host, NOT_FOUND, "stop", "i000000000000")
+    expect(host, NOT_FOUND, "policy", "log", "r000000000000", user=None)
+
+
+def test_malformed_policy_file(host):
+    path = "/etc/anchorhold/policy/workflows/broken.json"
+    host.write(path, '{"template": "base", "repository": false, "steps": [{"name": "x", "kind": "exec", "timeout": "1 fortnight"}]}')
+    try:
+        done = expect(host, FAILED, "policy", "check")
+        assert f"{path}: /steps/0/timeout: must be a duration" in done.stdout
+        findings = json.loads(expect(host, FAILED, "policy", "check", "--json=short").stdout)
+        assert [(f["file"], f["pointer"]) for f in findings] == [(path, "/steps/0/timeout")]
+
+        done = expect(host, REFUSED, "submit", "--workflow", "broken", "--", "true")
+        assert path in done.stderr and "/steps/0/timeout" in done.stderr
+        # others are not affected
+        expect(host, OK, "run", "--workflow", "exec", "--", "true")
+    finally:
+        host.run(["rm", path])
+    expect(host, OK, "policy", "check")
+
+
+def test_only_operators(host):
+    done = expect(host, REFUSED, "list", user="stranger")
+    assert "anchorhold-operators" in done.stderr
+    expect(host, OK, "list", user="operator")
+    # what needs nobody's leave
+    expect(host, OK, "policy", "explain", "code-fix", "api.anthropic.com:443", user="stranger")
+    expect(host, REFUSED, "policy", "explain", "code-fix", "paste.example.net:443", user="stranger")
+    expect(host, REFUSED, "policy", "explain", "exec", "api.anthropic.com:443", user="stranger")
+
+
+def test_stop_and_hold(host):
+    runs = [host.popen(["anchorctl", "run", "--workflow", "exec", "--", "sleep", "600"], user="operator") for _ in range(2)]
+    try:
+        live = wait_for(lambda: (found := [i for i in host.items() if i["state"] == "running"]) and len(found) == 2 and found)
+
+        expect(host, OK, "stop", live[0]["id"], "--reason", "enough")
+        wait_for(lambda: host.show(live[0]["id"])["state"] == "cancelled")
+        expect(host, CONFLICT, "stop", live[0]["id"])
+        assert host.show(live[1]["id"])["state"] == "running"
+
+        begin = time.monotonic()
+        done = expect(host, OK, "stop", "--all", "--hold")
+        assert "1 item stopped" in done.stderr
+        wait_for(lambda: not host.run("pgrep -f qemu-system", check=False).stdout)
+        assert time.monotonic() - begin < 6
+        assert [r.wait(timeout=20) for r in runs] == [FAILED, FAILED]
+
+        waiting = expect(host, OK, "submit", "--workflow", "exec", "--", "true").stdout.strip()
+        time.sleep(2)
+        assert host.show(waiting)["state"] == "queued"
+    finally:
+        for run in runs:
+            run.kill()
+        expect(host, OK, "release")
+    wait_for(lambda: host.show(waiting)["state"] == "closed")
+
+
+def test_follow_survives_anchord(host):
+    run = host.popen(["anchorctl", "run", "--workflow", "exec", "-q", "--", "sh", "-c", "for i in 1 2 3 4 5 6; do echo $i; sleep 2; done"],
+                     user="operator", stdout=-1, text=True)
+    assert run.stdout.readline() == "1\n"
+    host.systemctl("kill", "--signal=KILL", "anchord.service")
+    rest, _ = run.communicate(timeout=90)
+    assert rest == "2\n3\n4\n5\n6\n"
+    assert run.returncode == OK
+
+
+def test_interrupt_leaves_the_run(host):
+    run = host.popen("anchorctl run --workflow exec -- sh -c 'echo up; sleep 6; echo done' & echo $!; wait %1",
+                     user="operator", stdout=-1, stderr=-1, text=True)
+    pid = run.stdout.readline().strip()
+    assert run.stdout.readline() == "up\n"
+    host.run(["kill", f"-{signal.SIGINT.name[3:]}", pid])
+    _, err = run.communicate(timeout=20)
+    assert run.returncode == 130
+    item = re.search(r"anchorctl stop (i[0-9a-z]{12})", err).group(1)
+    assert host.show(item)["state"] == "running"
+    done = expect(host, OK, "logs", "--follow", item)
+    assert done.stdout == "up\ndone\n"
+
+
+def test_doctor_and_status(host):
+    done = expect(host, OK, "doctor", user=None)
+    assert "bad" not in done.stdout
+    status = json.loads(expect(host, OK, "status", "--json=short").stdout)
+    assert set(status["enforcers"].values()) == {"ok"}
+    host.systemctl("stop", "anchor-secretd.socket", "anchor-secretd-api.socket", "anchor-secretd.service")
+    try:
+        done = wait_for(lambda: (d := host.anchorctl("doctor", check=False, user=None)).returncode == FAILED and d)
+        assert "anchor-secretd.socket is inactive" in done.stdout
+    finally:
+        host.systemctl("start", "anchor-secretd.socket", "anchor-secretd-api.socket")
+    wait_for(lambda: set(json.loads(host.anchorctl("status", "--json=short").stdout)["enforcers"].values()) == {"ok"})
+
+
+def test_policy_log_and_audit(host):
+    done = host.exec_run("getent hosts nowhere.example.com; true")
+    assert done.returncode == OK
+    item = re.search(r"i[0-9a-z]{12}", done.stderr).group()
+    run = host.show(item)["runs"][0]["id"]
+    for subject in (item, run):
+        records = json.loads(expect(host, OK, "policy", "log", subject, "--blocked", "--json=short", user=None).stdout)
+        refused = [r for r in records if r["event"] == "dns.refused" and r["data"]["name"] == "nowhere.example.com"]
+        assert refused and refused[0]["run"] == run and refused[0]["data"]["rule"]
+        table = expect(host, OK, "policy", "log", subject, "--blocked", user=None).stdout
+        assert re.search(r"denied .*lookup of nowhere\.example\.com: no-rule", table)
+    assert "intact" in expect(host, OK, "audit", "verify", user=None).stdout
