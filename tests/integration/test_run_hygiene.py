@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Where the real key is not while a run uses it, and what two runs at once see of each other."""
+
+import os
+import pathlib
+import re
+import time
+
+import pytest
+import world as world_module
+
+REAL = world_module.REAL_KEY.encode()
+READ = 4 << 20
+
+
+class LiveRun:
+    """An item in a microVM, followed in the background."""
+
+    def __init__(self, host, workflow, script):
+        self.host = host
+        before = set(host.run("ls /run/anchorhold/run").stdout.split())
+        self.process = host.popen(["anchorctl", "run", "--workflow", workflow, "--", "sh", "-c", script], user="operator",
+                                  stdout=-1, stderr=-2, text=True)
+        self.lines = []
+        self.await_line("")
+        self.run = None
+        end = time.monotonic() + 60
+        while not self.run and time.monotonic() < end:
+            new = set(host.run("ls /run/anchorhold/run").stdout.split()) - before
+            self.run = new.pop() if new else None
+            time.sleep(0.2)
+
+    def await_line(self, text, seconds=90):
+        """The first line with that text; the output so far is the failure's."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            line = self.process.stdout.readline()
+            if not line:
+                break
+            self.lines.append(line)
+            if text in line:
+                return line
+        raise AssertionError(f"no {text!r}:\n" + "".join(self.lines))
+
+    def rest(self, seconds=90):
+        out, _ = self.process.communicate(timeout=seconds)
+        self.lines.append(out)
+        return "".join(self.lines)
+
+    def pid(self, unit):
+        """The main process of one of its units, as the test machine numbers it."""
+        inside = self.host.property(f"{unit}@{self.run}.service", "MainPID")
+        for pid in processes(self.host):
+            numbers = re.search(r"^NSpid:\s+(.*)$", pathlib.Path(f"/proc/{pid}/status").read_text(), re.M).group(1).split()
+            if numbers[-1] == inside:
+                return int(pid)
+        raise AssertionError(f"no process of {unit}@{self.run}.service")
+
+
+def processes(host):
+    """Every process of the boot, as the test machine numbers them."""
+    inside = os.readlink(f"/proc/{host.pid}/ns/pid")
+    for process in pathlib.Path("/proc").glob("[0-9]*"):
+        try:
+            if os.readlink(process / "ns" / "pid") == inside:
+                yield process.name
+        except OSError:
+            continue                                           # it has ended
+
+
+def contains(path, needles, start=0, size=None):
+    """Which of the needles are in a file (or in `size` bytes of it from `start`)."""
+    found, tail = set(), b""
+    with open(path, "rb", buffering=0) as f:
+        f.seek(start)
+        while size is None or size > 0:
+            try:
+                piece = f.read(READ if size is None else min(READ, size))
+            except OSError:
+                break
+            if not piece:
+                break
+            if size is not None:
+                size -= len(piece)
+            data = tail + piece
+            found |= {n for n in needles if n in data}
+            tail = data[-256:]
+    return found
+
+
+def memory_contains(pid, needles):
+    """Which of the needles are in a process's writable memory: for QEMU that is the guest's whole RAM, and QEMU's own."""
+    found = set()
+    for line in pathlib.Path(f"/proc/{pid}/maps").read_text().splitlines():
+        span, flags = line.split()[:2]
+        if "rw" in flags and "[vvar" not in line:
+            start, end = (int(x, 16) for x in span.split("-"))
+            found |= contains(f"/proc/{pid}/mem", needles, start, end - start)
+    return found
+
+
+@pytest.fixture(scope="module")
+def using(host):
+    """A run that has called the provider with its sentinel, has written it to its disk, and now waits."""
+    live = LiveRun(host, "exec-model", 'echo "sentinel $ANTHROPIC_API_KEY" | tee /root/note; sync; '
+                   'curl -sS -o /dev/null -w "call %{http_code}\\n" -H "x-api-key: $ANTHROPIC_API_KEY" https://api.anthropic.com/v1/models; '
+                   "sleep 300")
+    live.sentinel = live.await_line("sentinel ").split()[-1].encode()
+    live.await_line("call 200")
+    yield live
+    host.anchorctl("stop", "--all", check=False)
+    live.rest()
+
+
+def test_the_guests_memory_has_the_sentinel_and_not_the_key(using):
+    assert memory_contains(using.pid("anchor-vm"), {REAL, using.sentinel}) == {using.sentinel}
+
+
+def test_inject_is_where_the_key_is(using):
+    """The control for the search itself: it finds the key in the one process of the run that has it."""
+    assert REAL in memory_contains(using.pid("anchor-inject"), {REAL})
+
+
+@pytest.mark.parametrize("unit", ["anchor-proxy", "anchor-run"])
+def test_other_processes_of_the_run_do_not_have_the_key(using, unit):
+    assert REAL not in memory_contains(using.pid(unit), {REAL})
+
+
+def test_the_runs_disks_do_not_have_the_key(using):
+    pid, found, disks = using.pid("anchor-vm"), set(), 0
+    for fd in pathlib.Path(f"/proc/{pid}/fd").iterdir():
+        if fd.is_file():
+            disks += 1
+            found |= contains(fd, {REAL, using.sentinel})
+    assert disks >= 2 and found == {using.sentinel}
+
+
+def test_host_files_do_not_have_the_key(host, using):
+    """Everything below /var and /run but credentials' own mounts; command lines and environments."""
+    found = host.run(["grep", "-rlaF", "--devices=skip", "-e", REAL.decode(), "/var", "/run"], check=False, timeout=120).stdout.split()
+    assert {path for path in found if not path.startswith("/run/credentials/")} == set()
+    for part in ("cmdline", "environ"):
+        texts = {pid: (pathlib.Path("/proc") / pid / part).read_bytes() for pid in processes(host)}
+        assert len(texts) > 10 and not [pid for pid, text in texts.items() if REAL in text]
+
+
+def test_records_do_not_have_the_key(host, using):
+    everything = host.run("journalctl --no-pager --namespace='*' -o export --all; "
+                          "find /var/lib/anchorhold -type f -exec cat {} +", text=False, timeout=120).stdout
+    assert REAL not in everything
+    assert using.sentinel in everything                        # the control: the guest printed it, so its output has it
+
+
+LISTEN = """
+import select, socket, sys, time
+socks = []
+for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
+    s = socket.socket(socket.AF_INET, kind)
+    s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    s.bind(("0.0.0.0", 8080))
+    if kind == socket.SOCK_STREAM: s.listen(8)
+    socks.append(s)
+print("listening", flush=True)
+end = time.time() + float(sys.argv[1])
+while time.time() < end:
+    for s in select.select(socks, [], [], 0.5)[0]:
+        data = s.accept()[0].recv(100) if s.type == socket.SOCK_STREAM else s.recv(100)
+        print("got", data.decode(), flush=True)
+print("end", flush=True)
+"""
+
+SEND = """
+import socket, sys
+for address in sys.argv[2:]:
+    for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
+        s = socket.socket(socket.AF_INET, kind)
+        s.settimeout(1)
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
+        try:
+            s.connect((address, 8080))
+            s.send(sys.argv[1].encode())
+        except OSError as error:
+            print(address, kind, error, flush=True)
+print("sent", flush=True)
+"""
+
+
+def test_two_runs_at_once_do_not_meet(host, world):
+    """Same addresses, same ports, same names: a listener in one gets no byte from the other, and its own."""
+    one = LiveRun(host, "exec-net", f"cat >/l.py <<'X'\n{LISTEN}\nX\ncat >/s.py <<'X'\n{SEND}\nX\n"
+                  "python3 /l.py 25 & sleep 1; python3 /s.py from-one 127.0.0.1 10.255.255.2; wait")
+    one.await_line("listening")
+    two = LiveRun(host, "exec-net", f"cat >/s.py <<'X'\n{SEND}\nX\n"
+                  "python3 /s.py from-two 10.255.255.2 10.255.255.1 10.255.255.3 255.255.255.255 198.18.0.1 198.18.0.2 224.0.0.1; "
+                  "curl -sS -m 5 http://www.example.org/; echo asked")
+    said = two.rest()
+    heard = one.rest()
+    assert one.run != two.run
+    assert "sent" in said and "hello from www.example.org" in said          # it did run, and could reach what it may
+    assert heard.count("got from-one") == 4 and "end" in heard              # the control: both kinds, both addresses
+    assert "from-two" not in heard
