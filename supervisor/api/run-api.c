@@ -176,7 +176,7 @@ static int on_event(IpcCall *call, json_t *params, void *userdata) {
 }
 
 static bool is_stream(const char *s) {
-        static const char *const streams[] = { "stdout", "stderr", "agent", "check", "console" };
+        static const char *const streams[] = { "stdout", "stderr", "agent", "agent-raw", "check", "console" };
 
         for (size_t i = 0; s && i < ELEMENTSOF(streams); i++)
                 if (strcmp(s, streams[i]) == 0)

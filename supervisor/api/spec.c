@@ -41,7 +41,7 @@ static int make_step(const SpecInput *in, const PolicyStep *step, json_t **ret) 
         bool is_agent = strcmp(step->kind, "agent") == 0;
         const json_t *harness = is_agent ? in->harness : NULL;
         _cleanup_json_ json_t *object = NULL, *env = NULL;
-        json_t *files, *input;
+        json_t *files, *input, *display;
         const json_t *argv;
         int r;
 
@@ -69,6 +69,10 @@ static int make_step(const SpecInput *in, const PolicyStep *step, json_t **ret) 
 
         input = harness ? json_object_get(harness, "stdin") : NULL;
         if (json_is_string(input) && json_object_set(object, "stdin", input) < 0)
+                return -ENOMEM;
+
+        display = harness ? json_object_get(harness, "display") : NULL;
+        if (display && json_object_set(object, "display", display) < 0)
                 return -ENOMEM;
 
         if (step->feedback_rounds > 0 &&

@@ -49,6 +49,10 @@ static void print_output(CtlPrinter *p, const json_t *event) {
         _cleanup_free_ char *safe = NULL;
         FILE *f;
 
+        /* an agent with a "display" in its harness comes twice */
+        if (strcmp(stream, p->ctl->o.raw ? "agent" : "agent-raw") == 0)
+                return;
+
         safe = text_escape(data, strlen(data), true);
         if (!safe || !*safe)
                 return;

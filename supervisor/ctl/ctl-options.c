@@ -39,6 +39,7 @@ static const struct {
         { "limit", 'n', OPTION_COUNT, MEMBER(limit), V(LIST), "N", "At most so many" },
         { "all", 'a', OPTION_FLAG, MEMBER(all), V(LIST) | V(STOP), NULL, "Ended items too; with stop: every run" },
         { "follow", 'f', OPTION_FLAG, MEMBER(follow), V(LOGS), NULL, "Go on until the item comes to rest" },
+        { "raw", 0, OPTION_FLAG, MEMBER(raw), V(RUN) | V(LOGS), NULL, "An agent's output as it prints it, not as its harness file shows it" },
         { "run", 0, OPTION_TEXT, MEMBER(run), V(LOGS), "RUN", "Only this run's" },
         { "hold", 0, OPTION_FLAG, MEMBER(hold), V(STOP), NULL, "Start no run until \"anchorctl release\"" },
         { "reason", 0, OPTION_TEXT, MEMBER(reason), V(STOP), "TEXT", "For the record" },

@@ -44,7 +44,7 @@ typedef struct CtlOptions {
 
         const char *workflow, *repo, *base, *task, *task_file, *source;
         const char *states, *run, *reason, *bundle, *root, *file, *directory, *checkpoints, *key, *method, *path;
-        bool follow, all, hold, blocked, diff, verify;
+        bool follow, all, hold, blocked, diff, verify, raw;
         uint64_t limit;
 
         uint64_t given;      /* a bit for each entry of the options' table */

@@ -302,7 +302,8 @@ void run_step_exec(Run *r) {
         if (k >= 0)
                 k = make_input(r, s, &context, &input);
         if (k >= 0)
-                k = run_output_begin(r->output, s->name, stream_names[s->kind][0], stream_names[s->kind][1]);
+                k = run_output_begin(r->output, s->name, stream_names[s->kind][0], stream_names[s->kind][1],
+                                     s->display);
         if (k < 0) {
                 json_decref(request);
                 return run_end(r, "error", "step \"%s\": %s", s->name, reason ?: strerror(-k));

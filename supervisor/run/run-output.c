@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "run/agent-view.h"
 #include "run/run-text.h"
 
 enum { CALL_MAX = 48 * 1024 };
@@ -28,6 +29,10 @@ struct RunOutput {
         const RunOutputHandler *handler;
         void *userdata;
         char step[65];
+        AgentView *view;     /* owned; NULL: stdout goes out as it is */
+        const char *view_name; /* static */
+        char *shown;         /* owned; text of the view that is on its way, before any more of the lanes */
+        size_t shown_at;
         GuestStream *stream; /* borrowed; NULL once it ended */
         Lane lanes[2];
         unsigned turn;
@@ -40,6 +45,10 @@ struct RunOutput {
 static void output_next(RunOutput *o);
 
 RunOutput *run_output_free(RunOutput *o) {
+        if (!o)
+                return NULL;
+        agent_view_free(o->view);
+        free(o->shown);
         free(o);
         return NULL;
 }
@@ -58,12 +67,22 @@ int run_output_new(RunOutput **ret, RunCalls *calls, uint64_t limit, const RunOu
         return 0;
 }
 
-int run_output_begin(RunOutput *o, const char *step, const char *stdout_name, const char *stderr_name) {
+int run_output_begin(RunOutput *o, const char *step, const char *stdout_name, const char *stderr_name,
+                     const json_t *display) {
+        int r;
+
         if (o->busy || o->lanes[0].size > 0 || o->lanes[1].size > 0)
                 return -EBUSY;
 
         (void) snprintf(o->step, sizeof(o->step), "%s", step);
-        o->lanes[0].name = stdout_name;
+        o->view = agent_view_free(o->view);
+        if (display) {
+                r = agent_view_new(&o->view, display);
+                if (r < 0)
+                        return r;
+        }
+        o->view_name = stdout_name;
+        o->lanes[0].name = display ? "agent-raw" : stdout_name;
         o->lanes[1].name = stderr_name;
         o->stream = NULL;
         o->finishing = false;
@@ -106,7 +125,35 @@ static bool lane_send(RunOutput *o, Lane *l) {
         return true;
 }
 
+/* The same for what the view made of bytes that have gone out already. */
+static bool shown_send(RunOutput *o) {
+        size_t used, n = 0;
+
+        if (!o->shown && o->view) {
+                o->shown = agent_view_take(o->view);
+                o->shown_at = 0;
+        }
+        if (!o->shown)
+                return false;
+
+        used = run_text_encode((const uint8_t *) o->shown + o->shown_at, strlen(o->shown + o->shown_at), true,
+                               o->text, CALL_MAX, &n);
+        o->shown_at += used;
+        if (o->shown[o->shown_at] == '\0') {
+                free(o->shown);
+                o->shown = NULL;
+        }
+
+        o->busy = true;
+        if (run_calls_call(o->calls, "Output", make_call(o->view_name, o->step, o->text, n), -1, output_on_reply, o) < 0)
+                output_on_reply(o->calls, NULL, "queue", NULL, o);
+        return true;
+}
+
 static void output_next(RunOutput *o) {
+        if (!o->busy)
+                (void) shown_send(o);
+
         for (unsigned i = 0; i < ELEMENTSOF(o->lanes) && !o->busy; i++)
                 if (lane_send(o, o->lanes + (o->turn + i) % ELEMENTSOF(o->lanes)))
                         o->turn++;
@@ -119,6 +166,7 @@ static void output_next(RunOutput *o) {
 
 int run_output_push(RunOutput *o, GuestStream *stream, ChannelType type, const uint8_t *data, size_t size) {
         Lane *l = o->lanes + (type == CHANNEL_STDERR);
+        int r;
 
         o->stream = stream;
         if (o->total + size > o->limit) {
@@ -135,6 +183,12 @@ int run_output_push(RunOutput *o, GuestStream *stream, ChannelType type, const u
         if (size > sizeof(l->data) - l->start - l->size) {
                 memmove(l->data, l->data + l->start, l->size);
                 l->start = 0;
+        }
+
+        if (o->view && type != CHANNEL_STDERR) {
+                r = agent_view_push(o->view, data, size);
+                if (r < 0)
+                        return r;
         }
 
         memcpy(l->data + l->start + l->size, data, size);

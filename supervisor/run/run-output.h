@@ -20,8 +20,10 @@ int run_output_new(RunOutput **ret, RunCalls *calls, uint64_t limit, const RunOu
 RunOutput *run_output_free(RunOutput *o);
 DEFINE_CLEANUP(RunOutput *, run_output_free)
 
-/* From now on, bytes belong to this step; `stream` may be NULL. The names are copied or static. */
-int run_output_begin(RunOutput *o, const char *step, const char *stdout_name, const char *stderr_name);
+/* From now on, bytes belong to this step. The stream names are static. With `display` (borrowed until the step's output
+ * has drained), stdout goes out as "agent-raw", and as stdout_name what those rules make of it (agent-view.h). */
+int run_output_begin(RunOutput *o, const char *step, const char *stdout_name, const char *stderr_name,
+                     const json_t *display);
 
 /* Bytes of the step's stdout or stderr. -EPROTO if there are more than one window of them. */
 int run_output_push(RunOutput *o, GuestStream *stream, ChannelType type, const uint8_t *data, size_t size);

@@ -81,6 +81,7 @@ static void read_step(JsonReader *r, json_t *object, const char *base, RunStep *
         if (json_read_object(r, object, base, "feedback", JSON_F_NULLABLE, &feedback))
                 (void) json_read_uint(r, feedback, base, "rounds", JSON_F_REQUIRED, 0, 100, &s.feedback_rounds);
         read_files(r, object, base, &s.files);
+        (void) json_read_array(r, object, base, "display", JSON_F_NULLABLE, &s.display);
         *ret = s;
 }
 

@@ -16,6 +16,7 @@ typedef struct RunStep {
         const char *name;
         RunStepKind kind;
         json_t *argv, *env, *files; /* env, files: NULL if there are none */
+        json_t *display;            /* how to read an agent's output; NULL: as it is */
         const char *cwd, *input;    /* input: stdin, NULL for none */
         uint64_t timeout_s, feedback_rounds;
 } RunStep;
