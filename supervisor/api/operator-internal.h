@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+#pragma once
+
+/* Shared by operator-api.c and operator-submit.c. */
+
+#include "api/manager-internal.h"
+
+static inline const char *operator_get(json_t *params, const char *key) {
+        return json_string_value(json_object_get(params, key));
+}
+
+static inline int operator_bad_input(IpcCall *call, const char *pointer, const char *reason) {
+        return ipc_call_error(call, "BadInput", json_pack("{s:s, s:s}", "pointer", pointer, "reason", reason));
+}
+
+int operator_on_submit(IpcCall *call, json_t *params, void *userdata);

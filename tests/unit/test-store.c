@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+
+/* Files of items: bounded copies that are complete or absent, and an event log that survives a torn line. */
+
+#include <errno.h>
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "api/event-log.h"
+#include "api/store.h"
+#include "util/io.h"
+#include "util/json.h"
+
+#define ITEM "i000000000001"
+
+static char directory[] = "/tmp/anchorhold-store-XXXXXX";
+
+typedef struct Copy {
+        sd_event *event;
+        int result;
+        bool done;
+} Copy;
+
+static void on_done(int r, void *userdata) {
+        Copy *c = userdata;
+
+        assert_false(c->done);
+        c->done = true;
+        c->result = r;
+        (void) sd_event_exit(c->event, 0);
+}
+
+/* Copies size bytes of a memory file; what came of it. */
+static int copy(const char *name, size_t size, uint64_t max) {
+        _cleanup_(sd_event_unrefp) sd_event *event = NULL;
+        _cleanup_(store_freep) Store *store = NULL;
+        _cleanup_free_ char *data = calloc(1, size + 1);
+        Copy c = {};
+        int fd;
+
+        assert_int_equal(sd_event_new(&event), 0);
+        assert_int_equal(store_new(&store, event, directory), 0);
+        memset(data, 'x', size);
+        fd = io_memfd("bundle", data, size);
+        assert_true(fd >= 0);
+        c.event = event;
+        assert_int_equal(store_copy(store, ITEM, name, fd, max, on_done, &c, NULL), 0);
+        assert_false(c.done); /* never from within */
+        assert_int_equal(sd_event_loop(event), 0);
+        assert_true(c.done);
+        return c.result;
+}
+
+static off_t size_of(const char *name) {
+        char path[128];
+        struct stat st;
+
+        (void) snprintf(path, sizeof(path), "%s/%s/%s", directory, ITEM, name);
+        return stat(path, &st) < 0 ? -1 : st.st_size;
+}
+
+static void test_copies(void **state) {
+        assert_int_equal(copy("small", 10, 10), 0);
+        assert_int_equal(size_of("small"), 10);
+        assert_int_equal(copy("large", 5 * 1024 * 1024, 8 * 1024 * 1024), 0); /* several turns */
+        assert_int_equal(size_of("large"), 5 * 1024 * 1024);
+        assert_int_equal(copy("beyond", 11, 10), -EFBIG);
+        assert_int_equal(size_of("beyond"), -1);
+        assert_int_equal(size_of(".beyond.new"), -1);
+        assert_int_equal(copy("small", 3, 10), 0); /* replaced as a whole */
+        assert_int_equal(size_of("small"), 3);
+}
+
+static void test_what_is_no_file(void **state) {
+        _cleanup_(sd_event_unrefp) sd_event *event = NULL;
+        _cleanup_(store_freep) Store *store = NULL;
+        int fds[2];
+
+        assert_int_equal(sd_event_new(&event), 0);
+        assert_int_equal(store_new(&store, event, directory), 0);
+        assert_int_equal(pipe2(fds, O_CLOEXEC), 0);
+        assert_int_equal(store_copy(store, ITEM, "pipe", fds[0], 10, on_done, NULL, NULL), -EMEDIUMTYPE);
+        assert_int_equal(fcntl(fds[0], F_GETFD), -1); /* taken over all the same */
+        (void) close(fds[1]);
+        assert_int_equal(store_copy(store, ITEM, "zero", open("/dev/zero", O_RDONLY | O_CLOEXEC), 10, on_done, NULL, NULL), -EMEDIUMTYPE);
+        assert_int_equal(store_copy(store, "../x", "x", io_memfd("x", "x", 1), 10, on_done, NULL, NULL), -EINVAL);
+        assert_int_equal(store_open_file(store, "i000000000009", "x"), -ENOENT);
+        assert_true(store_has_file(store, ITEM, "small"));
+        assert_int_equal(store_remove(store, ITEM, "small"), 0);
+        assert_false(store_has_file(store, ITEM, "small"));
+}
+
+static EventLog *open_log(int dir) {
+        EventLog *l = NULL;
+
+        assert_int_equal(event_log_open(&l, dir, "events"), 0);
+        return l;
+}
+
+static void test_events(void **state) {
+        _cleanup_fd_ int dir = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC), fd = -1;
+        _cleanup_(event_reader_done) EventReader reader = { .fd = -1 };
+        _cleanup_(event_log_closep) EventLog *l = open_log(dir);
+        uint64_t size;
+
+        assert_int_equal(event_log_append(l, "state", json_pack("{s:s}", "state", "queued")), 0);
+        assert_int_equal(event_log_append(l, "output", json_pack("{s:s, s:s}", "run", "r000000000001", "data", "x\ny\x1b")), 0);
+        size = event_log_output_size(l, "r000000000001");
+        assert_true(size > 20);
+        l = event_log_close(l);
+
+        /* the host died in the middle of a line */
+        fd = openat(dir, "events", O_WRONLY | O_APPEND | O_CLOEXEC);
+        assert_int_equal(io_write_full(fd, "{\"seq\":3,\"ty", 12), 0);
+        l = open_log(dir);
+        assert_string_equal(event_log_last_state(l), "queued");
+        assert_int_equal(event_log_output_size(l, "r000000000001"), size);
+        assert_int_equal(event_log_append(l, "note", json_pack("{s:s}", "text", "after")), 0);
+
+        event_reader_init(&reader, openat(dir, "events", O_RDONLY | O_CLOEXEC));
+        for (int seq = 1; seq <= 3; seq++) {
+                _cleanup_json_ json_t *event = NULL;
+
+                assert_int_equal(event_reader_next(&reader, &event), 1);
+                assert_int_equal(json_integer_value(json_object_get(event, "seq")), seq);
+        }
+        {
+                _cleanup_json_ json_t *event = NULL;
+
+                assert_int_equal(event_reader_next(&reader, &event), 0);
+                assert_int_equal(event_log_append(l, "note", json_object()), 0);
+                assert_int_equal(event_reader_next(&reader, &event), 1); /* goes on where it was */
+        }
+}
+
+static void test_long_lines(void **state) {
+        _cleanup_fd_ int dir = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        _cleanup_(event_log_closep) EventLog *l = open_log(dir);
+        _cleanup_free_ char *text = malloc(EVENT_LINE_MAX + 1);
+        _cleanup_json_ json_t *event = NULL;
+        _cleanup_(event_reader_done) EventReader reader = { .fd = -1 };
+        size_t length = 200 * 1024;
+        int r;
+
+        memset(text, 'x', EVENT_LINE_MAX);
+        text[EVENT_LINE_MAX] = 0;
+        assert_int_equal(event_log_append(l, "note", json_pack("{s:s}", "text", text)), -EMSGSIZE);
+        text[length] = 0;
+        assert_int_equal(event_log_append(l, "note", json_pack("{s:s}", "text", text)), 0);
+
+        event_reader_init(&reader, openat(dir, "events", O_RDONLY | O_CLOEXEC));
+        do {
+                event = json_unref(event);
+                r = event_reader_next(&reader, &event);
+                assert_int_equal(r, 1);
+        } while (json_string_length(json_object_get(event, "text")) != length);
+}
+
+static int set_up(void **state) {
+        return mkdtemp(directory) ? 0 : -1;
+}
+
+static int tear_down(void **state) {
+        _cleanup_(store_freep) Store *store = NULL;
+        _cleanup_(sd_event_unrefp) sd_event *event = NULL;
+        _cleanup_fd_ int dir = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+        if (sd_event_new(&event) < 0 || store_new(&store, event, directory) < 0)
+                return -1;
+        (void) unlinkat(dir, "events", 0);
+        (void) store_remove(store, ITEM, NULL);
+        return rmdir(directory);
+}
+
+int main(void) {
+        const struct CMUnitTest tests[] = {
+                cmocka_unit_test(test_copies),
+                cmocka_unit_test(test_what_is_no_file),
+                cmocka_unit_test(test_events),
+                cmocka_unit_test(test_long_lines),
+        };
+
+        return cmocka_run_group_tests(tests, set_up, tear_down);
+}
