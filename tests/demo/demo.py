@@ -9,8 +9,11 @@ the provider, a git server and the DNS, under the real names, in a network names
 """
 
 import argparse
+import datetime
+import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import time
@@ -75,6 +78,9 @@ def show_run(host, world, workflow):
     if status:
         print(host.journal("-p", "warning", "-n", "40"))
         return status
+    events = [json.loads(line) for line in host.anchorctl("logs", item, "--json=short").stdout.splitlines()]
+    show_time(events)
+    show_tests(events)
     title("the change")
     shown(host, "anchorctl", "result", item, "--diff")
     title("what the run reached, and what it tried in vain")
@@ -85,6 +91,36 @@ def show_run(host, world, workflow):
     return show_key(world) or status
 
 
+def show_time(events):
+    """How long each state and step lasted, from the item's events."""
+    title("where the time went")
+    marks = [(event["time"], event) for event in events if event["type"] in ("state", "step", "note")]
+    begun = {}
+    for when, event in marks:
+        at = datetime.datetime.fromisoformat(when.replace("Z", "+00:00"))
+        name = f"{event.get('name')} ({event.get('run')})"
+        if event["type"] == "step" and event["phase"] == "started":
+            begun[name] = at
+        elif event["type"] == "step" and name in begun:
+            print(f"{(at - begun.pop(name)).total_seconds():8.1f} s  step {name}")
+        elif event["type"] == "note" and event.get("kind") == "booting":
+            begun["boot"] = at
+        elif event["type"] == "note" and event.get("kind") == "booted" and "boot" in begun:
+            print(f"{(at - begun.pop('boot')).total_seconds():8.1f} s  boot of the microVM ({event.get('run')})")
+    if marks:
+        first, last = (datetime.datetime.fromisoformat(marks[i][0].replace("Z", "+00:00")) for i in (0, -1))
+        print(f"{(last - first).total_seconds():8.1f} s  from submission to review")
+
+
+def show_tests(events):
+    """The first and the last word of the test program: in the agent's microVM, and in the fresh one."""
+    title("the tests, before and after")
+    said = [(event["run"], line) for event in events if event["type"] == "output" and event["stream"] in ("agent", "check")
+            for line in event["data"].splitlines() if re.fullmatch(r"test-csv: \d+ of \d+ cases passed", line)]
+    for label, (run, line) in (("before", said[0]), ("after ", said[-1])) if said else ():
+        print(f"{label}  {line}   (run {run})")
+
+
 def show_key(world):
     keys = {entry["x_api_key"] or entry["authorization"] for entry in world.log("provider")}
     for key in keys:
@@ -92,8 +128,11 @@ def show_key(world):
     if keys != {worlds.REAL_KEY}:
         print("and that is NOT the real key alone")
         return 1
-    print("which is the real key; the guest held the sentinel shown above in its place.")
-    return 0
+    print("which is the real key. What the guest held in its place:")
+    sentinels = {found for entry in world.log("provider") for found in re.findall(r"sk-ant-api03-[\w-]+", json.dumps(entry["body"]))}
+    for sentinel in sentinels:
+        print(f"the sentinel            {sentinel[:32]}…")
+    return 0 if sentinels and worlds.REAL_KEY not in sentinels else 1
 
 
 if __name__ == "__main__":
