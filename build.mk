@@ -71,6 +71,7 @@ MAINS    := $(PROGRAMS:%=$(O)/supervisor/main/%.o)
 
 .PHONY: all unit asan
 all: $(BIN) $(TESTBIN) $(ALL)
+	@:
 
 $(O)/%.o: %.c
 	$(call msg,CC,$<)

@@ -98,15 +98,19 @@ def pytest_make_collect_report(collector):
 class Heartbeat(threading.Thread):
     def __init__(self, config):
         super().__init__(daemon=True)
-        self.reporter = config.pluginmanager.get_plugin("terminalreporter")
+        self.config = config
         self.running, self.since, self.stopped = None, 0.0, threading.Event()
 
     def run(self):
         while not self.stopped.wait(10):
             seconds = time.monotonic() - self.since
-            if self.running and seconds >= 10 and self.reporter:
-                self.reporter._tw._file.write(f"\n  … {self.running} ({seconds:.0f} s)\n")
-                self.reporter._tw._file.flush()
+            if self.running and seconds >= 9:
+                os.write(self.terminal(), f"\n  … {self.running} ({seconds:.0f} s)\n".encode())
+
+    def terminal(self):
+        """Standard output as it was before pytest put its capture in front of it."""
+        capture = getattr(self.config.pluginmanager.get_plugin("capturemanager"), "_global_capturing", None)
+        return getattr(getattr(capture, "out", None), "targetfd_save", 1)
 
 
 def pytest_configure(config):
