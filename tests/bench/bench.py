@@ -1,0 +1,161 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Figures of one run, measured on the booted image:
+
+  - cold start: `anchorctl run --workflow exec -- /bin/true` against a bare boot of the same QEMU, kernel, initrd and
+    root to its first command, in turn;
+  - where the time of such a run goes;
+  - the memory (PSS) of each process while one run idles.
+
+    bench.py [--rounds N]
+"""
+
+import argparse
+import datetime
+import json
+import os
+import pathlib
+import re
+import statistics
+import subprocess
+import sys
+import time
+
+TOP = pathlib.Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(TOP / "tests" / "world"), str(TOP / "tests" / "integration")]
+import guestchannel  # noqa: E402
+import host as hosting  # noqa: E402
+import world as worlds  # noqa: E402
+
+TEMPLATE = "/usr/lib/anchorhold/templates/base"
+FOLDER = "/run/bench"
+
+
+def live_run(host):
+    """A run that idles: the process that follows it, and its id."""
+    process = host.popen(["anchorctl", "run", "--workflow", "exec", "--", "sh", "-c", "echo up; sleep 600"], user="operator",
+                         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    assert process.stdout.readline() == "up\n"
+    return process, host.run("ls /run/anchorhold/run").stdout.split()[0]
+
+
+def bare_command(host, run):
+    """The command line of a run's QEMU, with files where the launcher passes descriptors, and without the tap."""
+    pid = host.property(f"anchor-vm@{run}.service", "MainPID")
+    argv = host.run(f"tr '\\0' '\\n' </proc/{pid}/cmdline").stdout.splitlines()
+    bare, skip = [], False
+    for option, value in zip(argv, argv[1:] + [""]):
+        if skip:
+            skip = False
+            continue
+        if option in ("-add-fd", "-netdev") or (option == "-device" and value.startswith("virtio-net")):
+            skip = True
+            continue
+        if option == "-kernel":
+            bare, skip = bare + [option, f"{TEMPLATE}/vmlinuz"], True
+        elif option == "-initrd":
+            bare, skip = bare + [option, f"{TEMPLATE}/initrd"], True
+        elif "node-name=root" in option:
+            bare.append(re.sub(r"/dev/fdset/\d+", f"{TEMPLATE}/root.erofs", option))
+        elif "node-name=scratch" in option:
+            bare.append(re.sub(r"/dev/fdset/\d+", "/var/tmp/bench.scratch", option))
+        elif option.startswith("socket,id="):
+            name = option.split(",")[1][3:]
+            bare.append(re.sub(r"fd=\d+", f"path={FOLDER}/{name}", option))
+        else:
+            bare.append(option)
+    return bare
+
+
+def bare_boot(host, command):
+    """Seconds from exec of QEMU to the end of its first command."""
+    host.run(f"mkdir -p {FOLDER}; rm -f {FOLDER}/* /var/tmp/bench.scratch; truncate -s 4G /var/tmp/bench.scratch; "
+             "mke2fs -q -F -O ^has_journal -E lazy_itable_init=1 /var/tmp/bench.scratch")
+    path = f"/proc/{host.pid}/root{FOLDER}/channel"
+    begun = time.monotonic()
+    process = host.popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while not os.path.exists(path):
+        time.sleep(0.002)
+    channel = guestchannel.connect(path)
+    channel.open(hostname="bare")
+    assert channel.run(["/bin/true"]).status == 0
+    took = time.monotonic() - begun
+    process.kill()
+    process.wait()
+    return took
+
+
+def run_true(host):
+    """Seconds of the whole command, and the item."""
+    begun = time.monotonic()
+    host.anchorctl("run", "--workflow", "exec", "--", "/bin/true")
+    return time.monotonic() - begun, host.items()[0]["id"]
+
+
+def stages(host, item):
+    """Seconds of each stage of a run, from the item's events."""
+    events = [json.loads(line) for line in host.anchorctl("logs", item, "--json=short").stdout.splitlines()]
+    marks = []
+    for event in events:
+        name = {"state": event.get("to"), "note": event.get("kind"), "step": f"step {event.get('phase')}"}.get(event["type"])
+        if name:
+            marks.append((name, datetime.datetime.fromisoformat(event["time"].replace("Z", "+00:00"))))
+    return [(f"{a} → {b}", (later - earlier).total_seconds()) for (a, earlier), (b, later) in zip(marks, marks[1:])]
+
+
+def memory(host, run):
+    """KiB of PSS by unit."""
+    found = []
+    units = ["anchord", "anchor-auditd", "anchor-egressd", "anchor-secretd"] + [
+        f"{unit}@{run}" for unit in ("anchor-vm", "anchor-proxy", "anchor-inject", "anchor-run")]
+    for unit in units:
+        pid = host.property(f"{unit}.service", "MainPID")
+        if pid != "0":
+            pss = host.run(f"awk '/^Pss:/ {{ print $2 }}' /proc/{pid}/smaps_rollup").stdout.strip()
+            found.append((unit.split("@")[0], int(pss)))
+    return found
+
+
+def main():
+    parser = argparse.ArgumentParser(description="figures of one run")
+    parser.add_argument("--rounds", type=int, default=7)
+    arguments = parser.parse_args()
+    build = TOP / "build" / "bench"
+    build.mkdir(parents=True, exist_ok=True)
+    world = worlds.World(build / "world")
+    world.start()
+    host = hosting.start_in_world("bench", world)
+    try:
+        process, run = live_run(host)
+        command, usage = bare_command(host, run), memory(host, run)
+        host.anchorctl("stop", "--all")
+        process.wait(30)
+        run_true(host)                                         # not counted: everything once from the disk
+        bare_boot(host, command)
+        bare, ours, parts = [], [], {}
+        for number in range(arguments.rounds):
+            bare.append(bare_boot(host, command))
+            took, item = run_true(host)
+            ours.append(took)
+            for name, seconds in stages(host, item):
+                parts.setdefault(name, []).append(seconds)
+            print(f"round {number + 1}: bare boot {bare[-1]:.2f} s, anchorctl run {ours[-1]:.2f} s", flush=True)
+    finally:
+        host.stop()
+        world.stop()
+
+    print("\ncold start, anchorctl run against a bare boot of the same parts (pairs in turn)")
+    ratios = [a / b for a, b in zip(ours, bare)]
+    print(f"  ratio  median {statistics.median(ratios):.2f}  least {min(ratios):.2f}  most {max(ratios):.2f}  ({len(ratios)} pairs)")
+    print("\nshare of the run's time, median of the rounds")
+    total = sum(statistics.median(values) for values in parts.values())
+    for name, values in parts.items():
+        print(f"  {statistics.median(values) / total:6.1%}  {statistics.median(values):7.3f} s  {name}")
+    print("\nmemory of one idle run (PSS)")
+    for name, kib in usage:
+        print(f"  {kib / 1024:8.1f} MiB  {name}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
