@@ -58,6 +58,7 @@ enum fence_verdict {
         FENCE_PACKET_REVOKED,
         FENCE_PACKET_HEARTBEAT,
         FENCE_PACKET_OTHER,      /* not what its socket's grant names, or not understood */
+        FENCE_UNIX_ABSTRACT,     /* a Unix socket without a path */
         FENCE_N_VERDICTS,
 };
 

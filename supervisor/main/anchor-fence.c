@@ -3,7 +3,8 @@
 /*
  * First step of each unit of a run (ExecStartPre=+): is this cgroup fenced? systemd starts a unit even
  * if a program of BPFProgram= is missing, so something has to look: at the programs, as root, and by
- * trying. It fails closed; the unit then does not start.
+ * trying. Two hooks systemd does not know: those are attached here, to the slice, before it looks. It fails closed; the
+ * unit then does not start.
  */
 
 #include <errno.h>
@@ -26,7 +27,9 @@ int main(int argc, char *argv[]) {
         }
 
         if (geteuid() == 0) {
-                r = fence_check_attached(&reason);
+                r = fence_attach_rest(&reason);
+                if (r >= 0)
+                        r = fence_check_attached(&reason);
                 if (r < 0) {
                         log_error_errno(r, "not fenced: %s (see anchor-bpf.service, then restart anchorhold-runs.slice)",
                                         reason ?: "cannot check");

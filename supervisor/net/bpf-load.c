@@ -41,12 +41,14 @@ static inline struct fence *skeleton_free(struct fence *f) {
 DEFINE_CLEANUP(struct fence *, skeleton_free)
 
 const FenceHook fence_hooks[FENCE_N_HOOKS] = {
-        { "connect4",    BPF_CGROUP_INET4_CONNECT },
-        { "connect6",    BPF_CGROUP_INET6_CONNECT },
-        { "sendmsg4",    BPF_CGROUP_UDP4_SENDMSG },
-        { "sendmsg6",    BPF_CGROUP_UDP6_SENDMSG },
-        { "sock_create", BPF_CGROUP_INET_SOCK_CREATE },
-        { "egress",      BPF_CGROUP_INET_EGRESS },
+        { "connect4",     BPF_CGROUP_INET4_CONNECT,     false },
+        { "connect6",     BPF_CGROUP_INET6_CONNECT,     false },
+        { "sendmsg4",     BPF_CGROUP_UDP4_SENDMSG,      false },
+        { "sendmsg6",     BPF_CGROUP_UDP6_SENDMSG,      false },
+        { "sock_create",  BPF_CGROUP_INET_SOCK_CREATE,  false },
+        { "egress",       BPF_CGROUP_INET_EGRESS,       false },
+        { "connect_unix", BPF_CGROUP_UNIX_CONNECT,      true },
+        { "sendmsg_unix", BPF_CGROUP_UNIX_SENDMSG,      true },
 };
 
 int fence_identify(int prog_fd, FenceIdentity *ret) {

@@ -10,9 +10,10 @@
 typedef struct FenceHook {
         const char *name; /* of the program, its pin, and the word in BPFProgram= */
         enum bpf_attach_type type;
+        bool by_fence; /* systemd has no word for it: anchor-fence attaches it */
 } FenceHook;
 
-#define FENCE_N_HOOKS 6
+#define FENCE_N_HOOKS 8
 extern const FenceHook fence_hooks[FENCE_N_HOOKS];
 
 /* The instructions and the maps that they work on. */

@@ -63,7 +63,22 @@ char *cgroup_find_path(const char *proc_cgroup) {
         return NULL;
 }
 
-int cgroup_open_own(void) {
+bool cgroup_cut_path(char *path, const char *name) {
+        size_t len = strlen(name);
+
+        for (char *p = path; *p == '/';) {
+                size_t n = strcspn(++p, "/");
+
+                if (n == len && memcmp(p, name, len) == 0) {
+                        p[n] = 0;
+                        return true;
+                }
+                p += n;
+        }
+        return false;
+}
+
+int cgroup_open_own(const char *name) {
         _cleanup_free_ char *mountinfo = NULL, *own = NULL, *mount = NULL, *path = NULL, *whole = NULL;
         int fd, r;
 
@@ -78,6 +93,8 @@ int cgroup_open_own(void) {
         path = cgroup_find_path(own);
         if (!mount || !path)
                 return -ENOMEDIUM;
+        if (name && !cgroup_cut_path(path, name))
+                return -ENOENT;
 
         whole = text_format("%s%s", mount, path);
         if (!whole)

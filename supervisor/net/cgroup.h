@@ -3,6 +3,7 @@
 
 /* Where the cgroup2 tree is mounted, and where in it this process is. */
 
+#include <stdbool.h>
 #include <stddef.h>
 
 /* The mount point of the first cgroup2 in a mountinfo text, octal escapes undone; NULL if there is none or no memory.
@@ -12,5 +13,9 @@ char *cgroup_find_mount(const char *mountinfo);
 /* The path of the unified hierarchy ("0::") in a /proc/PID/cgroup text; as above. */
 char *cgroup_find_path(const char *proc_cgroup);
 
-/* This process's cgroup as an open directory: the caller's. Negative errno otherwise. */
-int cgroup_open_own(void);
+/* Cuts a cgroup's path behind its first component of that name: true, or false if there is none and the path is as it was. */
+bool cgroup_cut_path(char *path, const char *name);
+
+/* This process's cgroup as an open directory, or with a name, the one so called that it is or lies below: the caller's.
+ * -ENOENT if there is none of that name, other negative errno if it cannot be opened. */
+int cgroup_open_own(const char *name);

@@ -2,8 +2,10 @@
 
 #include <bpf/bpf.h>
 #include <netinet/in.h>
+#include <stddef.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 
 #include "fence-api.bpf.h"
 #include "net/bpf-load.h"
@@ -11,6 +13,7 @@
 #include "net/fence.h"
 #include "util/text.h"
 
+#define FENCE_SLICE "anchorhold-runs.slice"
 #define MAX_PROGRAMS 64 /* the kernel's BPF_CGROUP_MAX_PROGS */
 
 typedef struct Attempt {
@@ -23,10 +26,19 @@ static const Attempt attempts[] = {
         { "TCP connect over IPv6 (program connect6)",  AF_INET6, SOCK_STREAM },
         { "UDP datagram over IPv4 (program sendmsg4)", AF_INET,  SOCK_DGRAM },
         { "UDP datagram over IPv6 (program sendmsg6)", AF_INET6, SOCK_DGRAM },
+        { "connect to an abstract socket (program connect_unix)",  AF_UNIX, SOCK_STREAM },
+        { "datagram to an abstract socket (program sendmsg_unix)", AF_UNIX, SOCK_DGRAM },
 };
 
 static socklen_t nowhere(int family, struct sockaddr_storage *ret) {
         *ret = (struct sockaddr_storage) { .ss_family = (sa_family_t) family };
+
+        if (family == AF_UNIX) {
+                static const char name[] = "\0anchor-fence-nobody";
+
+                memcpy(((struct sockaddr_un *) ret)->sun_path, name, sizeof(name) - 1);
+                return (socklen_t) (offsetof(struct sockaddr_un, sun_path) + sizeof(name) - 1);
+        }
 
         if (family == AF_INET) {
                 struct sockaddr_in *sin = (struct sockaddr_in *) ret;
@@ -118,12 +130,58 @@ static int explain(char **ret_reason, int error, const char *what, const char *n
         return *ret_reason ? error : -ENOMEM;
 }
 
+static int attach(int cgroup_fd, const FenceHook *hook) {
+        _cleanup_free_ char *path = NULL;
+        _cleanup_fd_ int fd = -1;
+        int r;
+
+        path = text_format(FENCE_PROGS_DIR "/%s", hook->name);
+        if (!path)
+                return -ENOMEM;
+        fd = bpf_obj_get(path);
+        if (fd < 0)
+                return fd;
+
+        r = bpf_prog_attach(fd, cgroup_fd, hook->type, BPF_F_ALLOW_MULTI);
+        return r == -EINVAL ? 0 : r; /* this very program: another unit's first step was faster. The check that follows would tell. */
+}
+
+int fence_attach_rest(char **ret_reason) {
+        _cleanup_fd_ int cgroup_fd = -1;
+        FenceIdentity pinned;
+        int r;
+
+        cgroup_fd = r = cgroup_open_own(FENCE_SLICE);
+        if (r == -ENOENT)
+                return 0;
+        if (r < 0)
+                return explain(ret_reason, r, "cannot open the cgroup of ", FENCE_SLICE);
+
+        for (size_t i = 0; i < FENCE_N_HOOKS; i++) {
+                const FenceHook *hook = &fence_hooks[i];
+
+                if (!hook->by_fence)
+                        continue;
+
+                r = fence_identify_pinned(hook, &pinned);
+                if (r < 0)
+                        return explain(ret_reason, r, "no pinned program " FENCE_PROGS_DIR "/", hook->name);
+                r = is_in_force(cgroup_fd, hook, &pinned);
+                if (r == 0)
+                        r = attach(cgroup_fd, hook);
+                if (r < 0)
+                        return explain(ret_reason, r, "cannot attach to " FENCE_SLICE ": ", hook->name);
+        }
+
+        return 0;
+}
+
 int fence_check_attached(char **ret_reason) {
         _cleanup_fd_ int cgroup_fd = -1;
         FenceIdentity pinned;
         int r;
 
-        cgroup_fd = r = cgroup_open_own();
+        cgroup_fd = r = cgroup_open_own(NULL);
         if (r < 0)
                 return explain(ret_reason, r, "cannot open this process's cgroup", "");
 

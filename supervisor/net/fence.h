@@ -7,12 +7,19 @@
 
 /*
  * Tries what must not work: TCP connects and UDP datagrams, IPv4 and IPv6, to addresses that nobody
- * grants. 0 if the kernel refused each with EPERM (or gives this process no inet socket at all);
+ * grants, and Unix sockets that have no path. 0 if the kernel refused each with EPERM (or gives this process no inet socket at all);
  * -ENOTRECOVERABLE if one was not refused; any other negative errno if it could not be tried. ret_what (may be NULL) then names the
  * attempt and its program, a static string. Sends nothing even when unfenced but at most one SYN and one datagram to a documentation
  * address (RFC 5737, RFC 3849).
  */
 int fence_self_test(const char **ret_what);
+
+/*
+ * For root: puts those pinned programs that systemd has no word for (BPFProgram=) in force on the cgroup of
+ * anchorhold-runs.slice, if this process is below it and they are not in force yet. They go with that cgroup, so the first
+ * process of each unit of a run does this. 0, also outside of the slice, or negative errno and the reason in *ret_reason (the caller's).
+ */
+int fence_attach_rest(char **ret_reason);
 
 /*
  * For root: are the pinned programs there, and are exactly those in force on this process's own

@@ -14,7 +14,7 @@ import pytest
 
 RUN = "r0000nette5t0"
 PINS = "/sys/fs/bpf/anchorhold/prog"
-PROGRAMS = ["connect4", "connect6", "sendmsg4", "sendmsg6", "sock_create", "egress"]
+PROGRAMS = ["connect4", "connect6", "sendmsg4", "sendmsg6", "sock_create", "egress", "connect_unix", "sendmsg_unix"]
 
 
 def fenced(host, command, run=RUN, check=True, **properties):

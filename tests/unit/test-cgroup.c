@@ -39,10 +39,22 @@ static void test_path(void **state) {
         assert_null(cgroup_find_path("10::/x\n1:name=systemd:/\n"));
 }
 
+static void test_cut(void **state) {
+        char path[] = "/a.slice/b.slice/c.service", own[] = "/a.slice", other[] = "/ab.slice/a.sl";
+
+        assert_true(cgroup_cut_path(path, "b.slice"));
+        assert_string_equal(path, "/a.slice/b.slice");
+        assert_true(cgroup_cut_path(own, "a.slice"));
+        assert_string_equal(own, "/a.slice");
+        assert_false(cgroup_cut_path(other, "a.slice"));
+        assert_string_equal(other, "/ab.slice/a.sl");
+}
+
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_mount),
                 cmocka_unit_test(test_path),
+                cmocka_unit_test(test_cut),
         };
 
         return cmocka_run_group_tests(tests, NULL, NULL);

@@ -24,6 +24,7 @@
 #include <sys/mount.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <cmocka.h>
 
@@ -86,6 +87,11 @@ static void mount_all(void) {
                 assert_int_equal(errno, EINVAL);
         must(mount("tmpfs", "/tmp", "tmpfs", 0, NULL));
         must(mount("tmpfs", "/sys", "tmpfs", 0, NULL));
+        /* the kernel's types, which libbpf looks up there */
+        must(mkdir("/tmp/sysfs", 0755));
+        must(mount("sysfs", "/tmp/sysfs", "sysfs", 0, NULL));
+        must(mkdir("/sys/kernel", 0755));
+        must(mount("/tmp/sysfs/kernel", "/sys/kernel", NULL, MS_BIND, NULL));
         must(mkdir("/sys/fs", 0755));
         must(mkdir("/sys/fs/bpf", 0755));
         must(mount("bpf", "/sys/fs/bpf", "bpf", 0, NULL));
@@ -560,6 +566,62 @@ static void test_source_route(void **state) {
         assert_int_equal(in_cgroup(child_a, deed_connect, &t), 0);
 }
 
+typedef struct UnixTarget {
+        struct sockaddr_un address;
+        socklen_t len;
+        int type;
+} UnixTarget;
+
+static int deed_unix(void *userdata) {
+        UnixTarget *t = userdata;
+        _cleanup_fd_ int fd = socket(AF_UNIX, t->type | SOCK_CLOEXEC, 0);
+
+        if (fd < 0)
+                return errno;
+        return connect(fd, (struct sockaddr *) &t->address, t->len) < 0 ? errno : 0;
+}
+
+static int deed_unix_send(void *userdata) {
+        UnixTarget *t = userdata;
+        _cleanup_fd_ int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+
+        if (fd < 0)
+                return errno;
+        return sendto(fd, "x", 1, 0, (struct sockaddr *) &t->address, t->len) < 0 ? errno : 0;
+}
+
+static void test_abstract_sockets(void **state) {
+        static const int types[] = { SOCK_STREAM, SOCK_SEQPACKET, SOCK_DGRAM };
+
+        for (size_t i = 0; i < ELEMENTSOF(types); i++) {
+                UnixTarget named = { .address.sun_family = AF_UNIX, .type = types[i] }, abstract = named;
+                _cleanup_fd_ int at_path = -1, nowhere = -1;
+
+                named.len = (socklen_t) sizeof(named.address);
+                snprintf(named.address.sun_path, sizeof(named.address.sun_path), "/run/test-%zu", i);
+                abstract.len = (socklen_t) (offsetof(struct sockaddr_un, sun_path) + 6);
+                memcpy(abstract.address.sun_path, "\0fence", 6);
+
+                must(at_path = socket(AF_UNIX, types[i] | SOCK_CLOEXEC, 0));
+                must(nowhere = socket(AF_UNIX, types[i] | SOCK_CLOEXEC, 0));
+                must(bind(at_path, (struct sockaddr *) &named.address, named.len));
+                must(bind(nowhere, (struct sockaddr *) &abstract.address, abstract.len));
+                if (types[i] != SOCK_DGRAM) {
+                        must(listen(at_path, 4));
+                        must(listen(nowhere, 4));
+                }
+
+                assert_int_equal(in_cgroup(child_a, deed_unix, &abstract), EPERM);
+                assert_int_equal(in_cgroup(child_a, deed_unix, &named), 0);
+                assert_int_equal(deed_unix(&abstract), 0); /* outside: a control */
+                if (types[i] != SOCK_DGRAM)
+                        continue;
+                assert_int_equal(in_cgroup(child_a, deed_unix_send, &abstract), EPERM);
+                assert_int_equal(in_cgroup(child_a, deed_unix_send, &named), 0);
+                assert_int_equal(deed_unix_send(&abstract), 0);
+        }
+}
+
 int main(void) {
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
         const struct CMUnitTest tests[] = {
@@ -575,6 +637,7 @@ int main(void) {
                 T(test_never_even_with_entry),
                 T(test_kinds_of_sockets),
                 T(test_source_route),
+                T(test_abstract_sockets),
         };
 
         return cmocka_run_group_tests(tests, group_setup, group_teardown);
