@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What a process can reach that has taken the place of one of a unit's: its cgroup, namespaces and user.
+
+That is more than an attacker who took over the unit's process has, who is under its seccomp filter as well; so what is
+refused here is refused by the fence, the unit's file system, or modes and groups.
+"""
+
+import ctypes
+import errno
+import json
+import os
+import pathlib
+import re
+import socket
+
+CLONE = {"mnt": 0x00020000, "pid": 0x20000000, "net": 0x40000000}
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+def name_of(error):
+    return "ok" if error == 0 else errno.errorcode.get(error, str(error))
+
+
+def attempt(what):
+    """'ok', or the error's name, of ("connect"|"send", family, type, protocol, address) or ("socket", family, type, protocol)."""
+    kind, family, sock_type, protocol = what[:4]
+    try:
+        with socket.socket(getattr(socket, family), getattr(socket, sock_type), protocol) as s:
+            s.settimeout(2)
+            if kind == "socket":
+                return "ok"
+            address = what[4] if isinstance(what[4], str) else tuple(what[4])
+            if isinstance(address, str) and address.startswith("@"):
+                address = "\0" + address[1:]
+            if kind == "connect":
+                s.connect(address)
+            else:
+                s.sendto(b"x", address)
+            return "ok"
+    except OSError as error:
+        return name_of(error.errno or 0) if error.errno else type(error).__name__
+
+
+def tcp(address, port):
+    return ("connect", "AF_INET6" if ":" in address else "AF_INET", "SOCK_STREAM", 0, (address, port))
+
+
+def udp(address, port, kind="send"):
+    return (kind, "AF_INET6" if ":" in address else "AF_INET", "SOCK_DGRAM", 0, (address, port))
+
+
+def unix(path, sock_type="SOCK_STREAM", kind="connect"):
+    return (kind, "AF_UNIX", sock_type, 0, path)
+
+
+def enter(pid, namespaces):
+    """setns() into those of a process of the test machine's numbering; into a pid namespace with a fork as well."""
+    fds = [(os.open(f"/proc/{pid}/ns/{name}", os.O_RDONLY | os.O_CLOEXEC), CLONE[name]) for name in namespaces]
+    for fd, flag in fds:
+        if libc.setns(fd, flag) < 0:
+            raise OSError(ctypes.get_errno(), "setns")
+
+
+def take_place(pid, namespaces, cgroup, drop):
+    """Becomes, for what it can reach, a process of the unit whose main process is `pid`."""
+    status = pathlib.Path(f"/proc/{pid}/status").read_text()
+    uid, gid = (int(re.search(rf"^{key}:\s+(\d+)", status, re.M).group(1)) for key in ("Uid", "Gid"))
+    groups = [int(g) for g in re.search(r"^Groups:(.*)$", status, re.M).group(1).split()]
+    if cgroup:
+        path = cgroup_of(pid)
+        (path / "cgroup.procs").write_text(str(os.getpid()))
+    enter(pid, namespaces)
+    if drop:
+        os.setgroups(groups)
+        os.setresgid(gid, gid, gid)
+        os.setresuid(uid, uid, uid)
+
+
+def cgroup_of(pid):
+    mount = re.search(r"^\S+ \S+ \S+ (\S+) (\S+) .* - cgroup2 ", pathlib.Path("/proc/self/mountinfo").read_text(), re.M)
+    below = re.search(r"^0::(.*)$", pathlib.Path(f"/proc/{pid}/cgroup").read_text(), re.M).group(1)
+    return pathlib.Path(mount.group(2)) / os.path.relpath(below, mount.group(1))
+
+
+def reach(pid, attempts, net=None, cgroup=True, drop=True, mnt=True):
+    """The results of `attempts`, made in the place of a unit's process `pid`; `net` is the process whose network
+    namespace it has instead."""
+    r, w = os.pipe()
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            os.close(r)
+            if net is not None:
+                enter(net, ["net"])
+            take_place(pid, [*(["mnt"] if mnt else []), *(["net"] if net is None else []), "pid"], cgroup, drop)
+            grandchild = os.fork()                     # in the pid namespace, so that a server can ask who this is
+            if grandchild == 0:
+                os.write(w, json.dumps([attempt(a) for a in attempts]).encode())
+                os._exit(0)
+            os.waitpid(grandchild, 0)
+            status = 0
+        except BaseException as error:  # noqa: BLE001  the test reads it
+            os.write(w, json.dumps(f"{type(error).__name__}: {error}").encode())
+        finally:
+            os._exit(status)
+    os.close(w)
+    with os.fdopen(r, "rb") as f:
+        data = f.read()
+    os.waitpid(child, 0)
+    results = json.loads(data)
+    assert isinstance(results, list), results
+    return results
