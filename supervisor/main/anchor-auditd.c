@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* anchor-auditd: the only writer of the audit log. See audit/audit-server.c. */
 
-#include <signal.h>
-#include <systemd/sd-daemon.h>
+#include <stdlib.h>
 
 #include "audit/audit-api.h"
 #include "audit/audit-journal.h"
 #include "audit/audit-server.h"
+#include "ipc/daemon.h"
 #include "util/log.h"
 
 static int run(void) {
@@ -25,13 +25,9 @@ static int run(void) {
                 return log_error_errno(r, "Cannot find the journal's directory");
         options.journal_dir = directory;
 
-        r = sd_event_new(&event);
-        if (r >= 0)
-                r = sd_event_set_signal_exit(event, true);
-        if (r >= 0)
-                r = sd_event_set_watchdog(event, true);
+        r = daemon_event_new(&event);
         if (r < 0)
-                return log_error_errno(r, "Cannot start the event loop");
+                return r;
 
         r = audit_server_new(&server, event, &options);
         if (r < 0)
@@ -40,9 +36,7 @@ static int run(void) {
         if (r < 0)
                 return log_error_errno(r, "systemd passed no socket named \"audit\"");
 
-        (void) sd_notify(false, "READY=1");
-        r = sd_event_loop(event);
-        (void) sd_notify(false, "STOPPING=1");
+        r = daemon_serve(event);
         audit_server_stop(server);
         return r;
 }

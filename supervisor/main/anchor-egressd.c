@@ -2,11 +2,10 @@
 
 /* anchor-egressd: what a run may reach. See egress/egressd.c. */
 
-#include <stdbool.h>
 #include <stdlib.h>
-#include <systemd/sd-daemon.h>
 
 #include "egress/egressd.h"
+#include "ipc/daemon.h"
 #include "util/log.h"
 
 static int run(void) {
@@ -14,22 +13,15 @@ static int run(void) {
         _cleanup_(sd_event_unrefp) sd_event *event = NULL;
         int r;
 
-        r = sd_event_default(&event);
+        r = daemon_event_new(&event);
         if (r < 0)
-                return log_error_errno(r, "no event loop");
-        r = sd_event_set_signal_exit(event, true);
-        if (r < 0)
-                return log_error_errno(r, "cannot take signals");
-        (void) sd_event_set_watchdog(event, true);
+                return r;
 
         r = egressd_new(&egressd, event);
         if (r < 0)
                 return log_error_errno(r, "cannot start");
 
-        (void) sd_notify(false, "READY=1");
-        r = sd_event_loop(event);
-        (void) sd_notify(false, "STOPPING=1");
-        return r < 0 ? log_error_errno(r, "the event loop failed") : 0;
+        return daemon_serve(event);
 }
 
 int main(int argc, char *argv[]) {

@@ -16,7 +16,6 @@
 
 int main(int argc, char *argv[]) {
         _cleanup_free_ char *reason = NULL;
-        const char *what = "";
         int r;
 
         log_init("anchor-fence");
@@ -37,15 +36,5 @@ int main(int argc, char *argv[]) {
                 }
         }
 
-        r = fence_self_test(&what);
-        if (r == -ENOTRECOVERABLE) {
-                log_error("not fenced: the kernel did not refuse this: %s", what);
-                return EXIT_FAILURE;
-        }
-        if (r < 0) {
-                log_error_errno(r, "not known to be fenced: could not try this: %s", what);
-                return EXIT_FAILURE;
-        }
-
-        return EXIT_SUCCESS;
+        return fence_require() < 0 ? EXIT_FAILURE : EXIT_SUCCESS;
 }

@@ -2,23 +2,14 @@
 
 /* anchor-inject RUN: ends a run's inspected TLS and puts its credentials in. See inject/inject.c. */
 
-#include <stdbool.h>
 #include <stdlib.h>
-#include <systemd/sd-daemon.h>
 
 #include "inject/inject.h"
+#include "ipc/daemon.h"
 #include "net/fence.h"
 #include "secret/secret.h"
 #include "util/log.h"
 #include "util/text.h"
-
-static int check_fence(void) {
-        const char *what = NULL;
-        int r;
-
-        r = fence_self_test(&what);
-        return r < 0 ? log_error_errno(r, "not fenced, will not start: %s", what ? what : "the test could not be made") : 0;
-}
 
 static int run(const char *id) {
         InjectPaths paths = {
@@ -38,7 +29,7 @@ static int run(const char *id) {
                 return log_error_errno(r, "cannot keep secrets out of core dumps");
         if (r == SECRET_E_SWAPPABLE)
                 log_warning("the limit of locked memory is too low: only the secrets' own pages are locked");
-        r = check_fence();
+        r = fence_require();
         if (r < 0)
                 return r;
 
@@ -47,22 +38,15 @@ static int run(const char *id) {
                 return log_oom();
         paths.bundle = bundle;
 
-        r = sd_event_default(&event);
+        r = daemon_event_new(&event);
         if (r < 0)
-                return log_error_errno(r, "no event loop");
-        r = sd_event_set_signal_exit(event, true);
-        if (r < 0)
-                return log_error_errno(r, "cannot take signals");
-        (void) sd_event_set_watchdog(event, true);
+                return r;
 
         r = inject_new(&inject, event, id, &paths);
         if (r < 0)
                 return log_error_errno(r, "cannot start");
 
-        (void) sd_notify(false, "READY=1");
-        r = sd_event_loop(event);
-        (void) sd_notify(false, "STOPPING=1");
-        return r < 0 ? log_error_errno(r, "the event loop failed") : 0;
+        return daemon_serve(event);
 }
 
 int main(int argc, char *argv[]) {

@@ -2,10 +2,9 @@
 
 /* anchor-secretd: credentials and what runs get in place of them. See secret/secretd.c. */
 
-#include <stdbool.h>
 #include <stdlib.h>
-#include <systemd/sd-daemon.h>
 
+#include "ipc/daemon.h"
 #include "secret/secret.h"
 #include "secret/secretd.h"
 #include "util/log.h"
@@ -28,22 +27,15 @@ static int run(void) {
         if (r == SECRET_E_SWAPPABLE)
                 log_warning("the limit of locked memory is too low: only the secrets' own pages are locked");
 
-        r = sd_event_default(&event);
+        r = daemon_event_new(&event);
         if (r < 0)
-                return log_error_errno(r, "no event loop");
-        r = sd_event_set_signal_exit(event, true);
-        if (r < 0)
-                return log_error_errno(r, "cannot take signals");
-        (void) sd_event_set_watchdog(event, true);
+                return r;
 
         r = secretd_new(&secretd, event, &paths);
         if (r < 0)
                 return log_error_errno(r, "cannot start");
 
-        (void) sd_notify(false, "READY=1");
-        r = sd_event_loop(event);
-        (void) sd_notify(false, "STOPPING=1");
-        return r < 0 ? log_error_errno(r, "the event loop failed") : 0;
+        return daemon_serve(event);
 }
 
 int main(int argc, char *argv[]) {

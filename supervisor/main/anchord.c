@@ -6,10 +6,12 @@
  */
 
 #include <stdbool.h>
+#include <stdlib.h>
 #include <systemd/sd-daemon.h>
 #include <systemd/sd-event.h>
 
 #include "api/manager.h"
+#include "ipc/daemon.h"
 #include "util/log.h"
 
 static int run(void) {
@@ -17,13 +19,9 @@ static int run(void) {
         _cleanup_(manager_freep) Manager *manager = NULL;
         int r;
 
-        r = sd_event_new(&event);
+        r = daemon_event_new(&event);
         if (r < 0)
-                return log_error_errno(r, "cannot make an event loop");
-        r = sd_event_set_signal_exit(event, true);
-        if (r < 0)
-                return log_error_errno(r, "cannot watch for SIGTERM");
-        (void) sd_event_set_watchdog(event, true);
+                return r;
 
         r = manager_new(&manager, event);
         if (r < 0)

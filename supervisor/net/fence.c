@@ -11,6 +11,7 @@
 #include "net/bpf-load.h"
 #include "net/cgroup.h"
 #include "net/fence.h"
+#include "util/log.h"
 #include "util/text.h"
 
 #define FENCE_SLICE "anchorhold-runs.slice"
@@ -200,5 +201,17 @@ int fence_check_attached(char **ret_reason) {
                                        hook->name);
         }
 
+        return 0;
+}
+
+int fence_require(void) {
+        const char *what = "";
+        int r;
+
+        r = fence_self_test(&what);
+        if (r == -ENOTRECOVERABLE)
+                return log_error_errno(r, "not fenced: the kernel did not refuse this: %s", what);
+        if (r < 0)
+                return log_error_errno(r, "not known to be fenced: could not try this: %s", what);
         return 0;
 }

@@ -14,6 +14,9 @@
  */
 int fence_self_test(const char **ret_what);
 
+/* The first step of a program that accepts something for a run: fence_self_test(), its failure logged. */
+int fence_require(void);
+
 /*
  * For root: puts those pinned programs that systemd has no word for (BPFProgram=) in force on the cgroup of
  * anchorhold-runs.slice, if this process is below it and they are not in force yet. They go with that cgroup, so the first

@@ -7,35 +7,22 @@ Every bare repository below DIR can be fetched; pushing is off unless the reposi
 """
 
 import argparse
-import json
 import os
-import ssl
 import subprocess
 import threading
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import servers
 
 
-class GitServer(ThreadingHTTPServer):
-    daemon_threads = True
-
+class GitServer(servers.Server):
     def __init__(self, address, root, log_path):
-        super().__init__(address, Handler)
+        super().__init__(address, Handler, log_path)
         self.root = root
-        self.log_path = log_path
 
 
-class Handler(BaseHTTPRequestHandler):
+class Handler(servers.Handler):
     server_version = "git-front"
-
-    def log_message(self, *args):
-        pass
-
-    def setup(self):
-        if isinstance(self.request, ssl.SSLSocket):
-            self.request.settimeout(20)
-            self.request.do_handshake()
-        super().setup()
 
     def do_GET(self):
         self.backend(b"")
@@ -45,9 +32,8 @@ class Handler(BaseHTTPRequestHandler):
 
     def backend(self, body):
         path, _, query = self.path.partition("?")
-        with open(self.server.log_path, "a", encoding="utf-8") as f:
-            f.write(json.dumps({"time": time.time(), "client": self.client_address[0], "method": self.command,
-                                "path": self.path, "headers": dict(self.headers.items())}) + "\n")
+        self.server.note({"time": time.time(), "client": self.client_address[0], "method": self.command,
+                          "path": self.path, "headers": dict(self.headers.items())})
         environment = {
             "PATH": os.environ.get("PATH", "/usr/bin:/bin"), "GIT_PROJECT_ROOT": self.server.root,
             "GIT_HTTP_EXPORT_ALL": "1", "REQUEST_METHOD": self.command, "PATH_INFO": path, "QUERY_STRING": query,
@@ -77,13 +63,7 @@ class Handler(BaseHTTPRequestHandler):
 
 def serve(address, cert, key, root, log_path):
     """A running git server in this process; call .shutdown() to end it."""
-    server = GitServer(address, root, log_path)
-    if cert:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(cert, key)
-        server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    return server
+    return GitServer(address, root, log_path).start(cert, key)
 
 
 def main():

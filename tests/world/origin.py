@@ -5,38 +5,17 @@ GET /bytes/N sends N bytes; POST /echo sends the body back; /slow/SECONDS stream
 redirects; everything else says which host was asked. Each request is logged with its headers.
 """
 
-import json
 import socketserver
-import ssl
 import threading
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
 
-
-class Origin(ThreadingHTTPServer):
-    daemon_threads = True
-    request_queue_size = 512
-
-    def __init__(self, address, log_path):
-        super().__init__(address, Handler)
-        self.log_path = log_path
-        self.lock = threading.Lock()
+import servers
 
 
-class Handler(BaseHTTPRequestHandler):
+class Handler(servers.Handler):
     protocol_version = "HTTP/1.1"
     server_version = "origin"
-
-    def log_message(self, *args):
-        pass
-
-    def setup(self):
-        if isinstance(self.request, ssl.SSLSocket):
-            self.request.settimeout(20)
-            self.request.do_handshake()
-            self.request.settimeout(None)
-        super().setup()
 
     def reply(self, data, status=200, headers=()):
         self.send_response(status)
@@ -48,10 +27,9 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self):
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        with self.server.lock, open(self.server.log_path, "a", encoding="utf-8") as f:
-            f.write(json.dumps({"time": time.time(), "client": self.client_address[0], "method": self.command,
-                                "path": self.path, "host": self.headers.get("Host"),
-                                "headers": dict(self.headers.items()), "size": len(body)}) + "\n")
+        self.server.note({"time": time.time(), "client": self.client_address[0], "method": self.command,
+                          "path": self.path, "host": self.headers.get("Host"),
+                          "headers": dict(self.headers.items()), "size": len(body)})
         url = urlsplit(self.path)
         parts = url.path.strip("/").split("/")
         if parts[0] == "bytes":
@@ -92,13 +70,7 @@ class EchoServer(socketserver.ThreadingTCPServer):
 
 
 def serve(address, log_path, cert=None, key=None):
-    server = Origin(address, log_path)
-    if cert:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(cert, key)
-        server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    return server
+    return servers.Server(address, Handler, log_path).start(cert, key)
 
 
 def serve_echo(address):

@@ -14,11 +14,11 @@ A client may send the whole conversation each time, or make a thread ({"type": "
 import argparse
 import json
 import re
-import ssl
 import threading
 import time
 import uuid
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import servers
 
 REPO = "/work/repo"
 
@@ -125,37 +125,17 @@ def tool_results(messages):
     return count
 
 
-class Provider(ThreadingHTTPServer):
-    daemon_threads = True
-    request_queue_size = 128
-
+class Provider(servers.Server):
     def __init__(self, address, log_path, script="fix-csvsum", delay=0.0):
-        super().__init__(address, Handler)
-        self.log_path = log_path
+        super().__init__(address, Handler, log_path)
         self.script = SCRIPTS[script]()
         self.delay = delay
-        self.lock = threading.Lock()
-        self.threads = {}   # message id: (tools, tool results) of the conversation up to that message
-
-    def log_request_line(self, entry):
-        with self.lock, open(self.log_path, "a", encoding="utf-8") as f:
-            f.write(json.dumps(entry) + "\n")
+        self.threads = {}   # message id: (tools, tool results, script) of the conversation up to that message
 
 
-class Handler(BaseHTTPRequestHandler):
+class Handler(servers.Handler):
     protocol_version = "HTTP/1.1"
     server_version = "scripted-provider"
-
-    def log_message(self, *args):
-        pass
-
-    def setup(self):
-        # the handshake belongs to this connection's own thread
-        if isinstance(self.request, ssl.SSLSocket):
-            self.request.settimeout(20)
-            self.request.do_handshake()
-            self.request.settimeout(None)
-        super().setup()
 
     def do_GET(self):
         self.note(None)
@@ -182,7 +162,7 @@ class Handler(BaseHTTPRequestHandler):
             self.messages(body, len(raw) // 4)
 
     def note(self, body):
-        self.server.log_request_line({
+        self.server.note({
             "time": time.time(),
             "client": self.client_address[0],
             "method": self.command,
@@ -278,13 +258,7 @@ class Handler(BaseHTTPRequestHandler):
 
 def serve(address, cert, key, log_path, script="fix-csvsum", delay=0.0):
     """A running provider in this process; call .shutdown() to end it."""
-    server = Provider(address, log_path, script, delay)
-    if cert:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(cert, key)
-        server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    return server
+    return Provider(address, log_path, script, delay).start(cert, key)
 
 
 def main():
