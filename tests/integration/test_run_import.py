@@ -6,15 +6,18 @@ check runs in the image, under the sandbox of anchor-import@.service. `control` 
 result.
 """
 
+import base64
+import hashlib
 import json
 import os
 import pathlib
-import shlex
 import subprocess
 import zlib
-import hashlib
 
 import pytest
+
+import host as hosting
+import test_run_supervisor as supervisor
 
 BASE_REF = "refs/anchorhold/base"
 RESULT_REF = "refs/anchorhold/result"
@@ -117,7 +120,6 @@ def check(host, repo, sandbox, request):
 
 
 def decoded(lines):
-    import base64
     return [base64.b64decode(line) for line in lines]
 
 
@@ -343,3 +345,66 @@ def test_a_base_that_is_not_in_the_seed(check, repo):
 def test_leaves_nothing(host, check, repo):
     refused(check(b"junk"), "not a git bundle")
     assert host.run("ls -d /var/tmp/import-?????? 2>/dev/null", check=False).stdout == ""
+
+
+# ---- the real unit, under the real anchord ----
+
+SUBMODULE = "submodule"
+GOOD = "good"
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory):
+    """A boot in which anchor-run@ is a script that hands in a bundle made here, and everything else is real."""
+    folder = tmp_path_factory.mktemp("repo")
+    repo = Repo(folder)
+    commits = {GOOD: good(repo), SUBMODULE: repo.commit(repo.tree(("160000", "sub", repo.base)))}
+
+    etc = supervisor.make_etc(tmp_path_factory.mktemp("etc"))
+    (etc / "systemd/system/anchor-import@.service").unlink()
+    bundles = etc / "stand-in" / "bundles"
+    bundles.mkdir()
+    for name, commit in commits.items():
+        (bundles / name).write_bytes(repo.bundle(commit))
+    script = (etc / "stand-in/run").read_text()
+    assert "        verify)" in script
+    (etc / "stand-in/run").write_text(script.replace("        verify)", f'        {GOOD}|{SUBMODULE}) finish ok "" 0 "/etc/stand-in/bundles/$scenario" ;;\n        verify)'))
+
+    booted = hosting.start_boot(f"check-{os.getpid()}-import", "--fresh", "--etc", etc)
+    try:
+        supervisor.wait_for(lambda: supervisor.status(booted)["ready"] and set(supervisor.status(booted)["enforcers"].values()) == {"ok"}, 30,
+                            lambda: booted.journal("-u", "anchor*"))
+        booted.write("/run/seed.bundle", (folder / "seed.bundle").read_bytes())
+        yield booted, repo, commits
+    finally:
+        booted.stop()
+
+
+def submitted(booted, repo, task):
+    item = supervisor.call(booted, "Submit", {"workflow": "stand-in-once", "task": task, "repo": "/somewhere", "base": repo.base, "options": {}},
+                           files=["/run/seed.bundle"])["item"]
+    return supervisor.wait_state(booted, item, "in_review", "exhausted", seconds=60)
+
+
+def events(booted, run, event):
+    lines = booted.run(["journalctl", "--namespace=anchorhold", "-o", "json", "--no-pager", f"ANCHORHOLD_RUN={run}", f"ANCHORHOLD_EVENT={event}"]).stdout
+    return [json.loads(json.loads(line)["ANCHORHOLD_DATA"]) for line in lines.splitlines()]
+
+
+def test_unit_accepts(real):
+    booted, repo, commits = real
+    shown = submitted(booted, repo, GOOD)
+    assert shown["state"] == "in_review", json.dumps(shown, indent=1) + booted.journal("-u", "anchor-import@*")
+    assert shown["result_commit"] == commits[GOOD]
+    work = [run["id"] for run in shown["runs"] if run["stage"] == "work"]
+    assert [e["commit"] for e in events(booted, work[0], "import.accepted")] == [commits[GOOD]]
+    supervisor.assert_nothing_left(booted)
+
+
+def test_unit_rejects(real):
+    booted, repo, _ = real
+    shown = submitted(booted, repo, SUBMODULE)
+    assert shown["state"] == "exhausted" and "is a submodule" in shown["reason"], json.dumps(shown, indent=1)
+    rejected = events(booted, shown["runs"][0]["id"], "import.rejected")
+    assert len(rejected) == 1 and "is a submodule" in rejected[0]["reason"]
+    supervisor.assert_nothing_left(booted)
