@@ -175,10 +175,22 @@ CtlExit ctl_verb_logs(Ctl *ctl) {
 
 /* ---- stop, release ---- */
 
+static CtlExit drop_event(Ctl *ctl, json_t *event, void *userdata) {
+        return CTL_OK;
+}
+
+/* As systemctl does: "stopped" is said when it is so. */
+static CtlExit await_rest(Ctl *ctl, const char *item) {
+        _cleanup_free_ char *what = text_format("wait for %s to stop", item);
+
+        return ctl_call_more(ctl, what ?: "wait", "Follow", json_pack("{s:s}", "item", item), drop_event, NULL);
+}
+
 static CtlExit stop_all(Ctl *ctl) {
         _cleanup_json_ json_t *reply = NULL;
-        const json_t *stopped;
+        const json_t *stopped, *item;
         CtlExit r;
+        size_t i;
 
         r = ctl_call(ctl, "stop", "StopAll", json_pack("{s:b, s:s*}", "hold", ctl->o.hold, "reason", ctl->o.reason), NULL, 0,
                      &reply, NULL, 0);
@@ -187,10 +199,15 @@ static CtlExit stop_all(Ctl *ctl) {
                         ctl_error(ctl, "Without anchord, \"systemctl stop anchorhold-runs.slice\" ends every run.");
                 return r;
         }
+        stopped = json_object_get(reply, "stopped");
+        json_array_foreach(stopped, i, item) {
+                r = await_rest(ctl, json_string_value(item));
+                if (r != CTL_OK)
+                        return r;
+        }
         if (ctl->o.json != CTL_JSON_OFF)
                 return ctl_print_json(ctl, reply);
 
-        stopped = json_object_get(reply, "stopped");
         ctl_note(ctl, "%zu item%s stopped.%s", json_array_size(stopped), json_array_size(stopped) == 1 ? "" : "s",
                  ctl->o.hold ? " No run starts until \"anchorctl release\"." : "");
         return CTL_OK;
@@ -216,6 +233,8 @@ CtlExit ctl_verb_stop(Ctl *ctl) {
 
                 r = ctl_call(ctl, what ?: "stop", "Stop", json_pack("{s:s, s:s*}", "item", ctl->o.args[i], "reason", ctl->o.reason),
                              NULL, 0, NULL, NULL, 0);
+                if (r == CTL_OK)
+                        r = await_rest(ctl, ctl->o.args[i]);
                 if (r != CTL_OK)
                         worst = r;
         }

@@ -143,7 +143,7 @@ def living(host):
                          user="operator", stdout=-1, stderr=-2, text=True)
     lines = []
     await_line(process, lines, "call 200")
-    process.run = host.run("ls /run/anchorhold/run").stdout.split()[0]
+    process.run = host.show(host.items()[0]["id"])["runs"][-1]["id"]
     process.lines = lines
     yield process
     host.anchorctl("stop", "--all", check=False)
