@@ -55,8 +55,8 @@ static int note_running(const LedgerItem *item, void *userdata) {
                 bool ok;
         } *c = userdata;
 
-        manager_note(c->m, item->id, item->run[0] ? item->run : NULL, c->ok ? "enforcer.back" : "enforcer.lost", "%s: %s",
-                     names[c->id], c->ok ? "answers again" : c->m->enforcers[c->id].reason);
+        manager_note(c->m, item->id, item->run[0] ? item->run : NULL, c->ok ? "enforcer.back" : "enforcer.lost", "%s%s",
+                     c->ok ? names[c->id] : c->m->enforcers[c->id].reason, c->ok ? " answers again" : "");
         return 0;
 }
 

@@ -40,7 +40,7 @@ struct Flow {
         char *outcome, *reason;         /* owned; of the run under way once it ended */
         json_t *facts;                  /* owned */
         char *commit;                   /* owned; the checked result */
-        char why[64];                   /* how anchor-run@ or anchor-import@ ended while it was starting */
+        char why[192];                  /* what ended while the run was starting: its own unit, or one that it needs, and how */
         char failed_unit[64];           /* the last one that was noted */
         bool stop;                      /* an operator wants it to end */
         char *stop_reason;              /* owned */

@@ -557,9 +557,10 @@ int flow_on_imported(Flow *f, bool ok, const char *reason, const char *commit, c
 }
 
 void flows_on_unit_changed(Manager *m, const char *unit, const char *active, const char *why) {
-        bool ended = strcmp(active, "failed") == 0 || strcmp(active, "inactive") == 0;
+        bool failed = strcmp(active, "failed") == 0, ended = failed || strcmp(active, "inactive") == 0;
         _cleanup_free_ char *reason = NULL;
         char run[ID_LENGTH + 1];
+        bool own;
         Flow *f;
 
         if (!unit_name_run(unit, NULL, run) || !(f = flow_find_run(m, run)))
@@ -569,12 +570,16 @@ void flows_on_unit_changed(Manager *m, const char *unit, const char *active, con
                 flow_cleanup_look(f);
                 return;
         }
+        own = unit_name_run(unit, f->stage == STAGE_IMPORT ? "anchor-import" : "anchor-run", run);
+        /* The job of what needs a unit fails as soon as that begins to stop: its last state would come too late. */
+        if (f->state == FLOW_STARTING && why && !f->why[0] && (own ? ended : failed || strcmp(active, "deactivating") == 0))
+                (void) snprintf(f->why, sizeof(f->why), "%s%s%s", own ? "" : unit, own ? "" : ": ", why);
         if (!is_live(f) || !ended)
                 return;
 
-        if (!unit_name_run(unit, f->stage == STAGE_IMPORT ? "anchor-import" : "anchor-run", run)) {
+        if (!own) {
                 /* systemd repeats itself: one note a failure */
-                if (strcmp(active, "failed") == 0 && strcmp(f->failed_unit, unit) != 0) {
+                if (failed && strcmp(f->failed_unit, unit) != 0) {
                         (void) snprintf(f->failed_unit, sizeof(f->failed_unit), "%s", unit);
                         manager_note(m, f->item.id, f->run, "unit.failed", "%s failed%s%s", unit, why ? ": " : "", why ?: "");
                 }
@@ -582,10 +587,8 @@ void flows_on_unit_changed(Manager *m, const char *unit, const char *active, con
         }
 
         /* Its last words are not on their way: it waits for the answer to them before it ends. */
-        if (f->state == FLOW_STARTING) {
-                (void) snprintf(f->why, sizeof(f->why), "%s", why ?: "");
+        if (f->state == FLOW_STARTING)
                 return;
-        }
         reason = text_format("%s ended without a result: %s", unit, why ?: "unknown");
         end_run(f, "error", reason ?: "ended without a result", NULL);
 }

@@ -52,7 +52,7 @@ struct Units {
         Call *calls;     /* owned */
         unsigned n_calls;
         char why_unit[256];  /* the service whose end was told last, and how: its state follows in the next signal */
-        char why[64];
+        char why[96];
         UnitsChanged changed;
         void (*lost)(void *userdata);
         void *userdata;
@@ -290,7 +290,7 @@ static int on_job_removed(sd_bus_message *m, void *userdata, sd_bus_error *ignor
 
 typedef struct Properties {
         const char *active, *result;
-        int32_t status;
+        int32_t code, status; /* of the main process; code 0: there was none */
 } Properties;
 
 static int read_properties(sd_bus_message *m, Properties *ret) {
@@ -310,6 +310,8 @@ static int read_properties(sd_bus_message *m, Properties *ret) {
                         r = sd_bus_message_read(m, "v", "s", &ret->active);
                 else if (strcmp(name, "Result") == 0)
                         r = sd_bus_message_read(m, "v", "s", &ret->result);
+                else if (strcmp(name, "ExecMainCode") == 0)
+                        r = sd_bus_message_read(m, "v", "i", &ret->code);
                 else if (strcmp(name, "ExecMainStatus") == 0)
                         r = sd_bus_message_read(m, "v", "i", &ret->status);
                 else
@@ -329,6 +331,12 @@ static void remember_why(Units *u, const char *unit, const Properties *p) {
         (void) snprintf(u->why_unit, sizeof(u->why_unit), "%s", unit);
         if (!p->result || strcmp(p->result, "success") == 0)
                 (void) snprintf(u->why, sizeof(u->why), "exit status %" PRIi32, p->status);
+        else if (strcmp(p->result, "exit-code") == 0 && p->code == 0)
+                /* Not its program, but what comes before that: of anchor-net@, which has no credentials, only anchor-fence. */
+                (void) snprintf(u->why, sizeof(u->why), "%s",
+                                strncmp(unit, "anchor-net@", strlen("anchor-net@")) == 0
+                                        ? "the eBPF programs are not in force (anchor-fence); see systemctl status anchor-bpf"
+                                        : "its first step failed, anchor-fence or its credentials");
         else if (strcmp(p->result, "exit-code") == 0)
                 (void) snprintf(u->why, sizeof(u->why), "exit status %" PRIi32, p->status);
         else if (strcmp(p->result, "signal") == 0 || strcmp(p->result, "core-dump") == 0)

@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What dies in mid-run, or is frozen, or stopped: real units and real microVMs, and nothing left behind.
+
+docs/architecture.md has the table of what is to happen; this file is what keeps it true.
+"""
+
+import json
+import re
+import threading
+import time
+
+import pytest
+
+PINS = "/sys/fs/bpf/anchorhold/prog"
+
+# A call to the provider a second, each on a new connection, and beside it one connection that stays open.
+GUEST = r"""
+while :; do
+        curl -sSN -m 120 https://www.example.org/slow/120 | while read line; do echo "open $line"; done
+        echo cut; sleep 1
+done &
+while :; do
+        curl -sS -m 4 -o /dev/null -w "call %{http_code}\n" -H "x-api-key: $ANTHROPIC_API_KEY" https://api.anthropic.com/v1/models || echo "call failed"
+        sleep 0.7
+done
+"""
+
+# Everything that a run has on the host, a line each. What is there without any run is not its.
+TRACES = r"""
+systemctl list-units --all --plain --no-legend 'anchor-*@*' 'anchorhold-runs-r*' | awk '{ print "unit", $1 }'
+find /sys/fs/cgroup -type d \( -name 'anchorhold-runs-r*' -o -name 'anchor-*@*' \) -printf 'cgroup %p\n'
+find /run/netns /run/anchorhold/run /run/credentials -mindepth 1 -printf 'path %p\n'
+find /var/lib/anchorhold/scratch /var/lib/anchorhold/secret /var/lib/anchorhold/egress /var/lib/anchorhold/runs -mindepth 1 -name '*r????????????*' -printf 'path %p\n'
+ip -o link | sed -E 's/^[0-9]+: ([^:@]+).*/link \1/'
+grep -hoE '/run/(netns|anchorhold/run|credentials)/[^ ]*r[0-9a-z]{12}[^ ]*' /proc/[0-9]*/mountinfo /proc/net/unix | sed 's/^/in use /'
+find /proc/[0-9]*/fd -lname '/var/lib/anchorhold/scratch/*' -printf 'disk %l\n'
+find /proc/[0-9]*/ns /proc/[0-9]*/fd -lname 'net:*' -printf '%l %p\n' | sort -u -k 1,1 | while read -r name path; do
+        ! nsenter --net="$path" ip -o link show tap0 >/dev/null 2>&1 || echo "namespace $name"
+done
+pgrep -l 'qemu|anchor-(run|vm|proxy|inject|import|net)' | awk '{ print "process", $2 }'
+true
+"""
+
+
+def traces(host):
+    return set(host.run(TRACES).stdout.splitlines())
+
+
+def wait_for(what, seconds=20, explain=lambda: "waited in vain"):
+    end = time.monotonic() + seconds
+    while True:
+        if result := what():
+            return result
+        assert time.monotonic() < end, explain()
+        time.sleep(0.2)
+
+
+class Live:
+    """An item in a microVM, and what it prints, line by line with the time of each."""
+
+    def __init__(self, host, workflow, script):
+        self.host, self.lines, self.run = host, [], None
+        self.item = host.anchorctl("submit", "--workflow", workflow, "--", "sh", "-c", script).stdout.strip()
+        self.process = host.popen(["anchorctl", "logs", "--follow", self.item], user="operator", stdout=-1, stderr=-2, text=True)
+        threading.Thread(target=self.read, daemon=True).start()
+
+    def read(self):
+        for line in self.process.stdout:
+            self.lines.append((time.monotonic(), line.rstrip("\n")))
+
+    def show(self):
+        return self.host.show(self.item)
+
+    def said(self, pattern, since=0.0):
+        return [line for when, line in list(self.lines) if when >= since and re.search(pattern, line)]
+
+    def await_line(self, pattern, since=0.0, seconds=60):
+        return wait_for(lambda: self.said(pattern, since), seconds,
+                        lambda: f"no {pattern!r}:\n" + "\n".join(line for _, line in self.lines[-30:]))[0]
+
+    def ready(self):
+        self.await_line("^up$")
+        self.run = self.show()["run"]
+        return self
+
+    def ended(self, seconds=20):
+        """Until no more is to happen to the item; the item."""
+        wait_for(lambda: self.process.poll() is not None, seconds, lambda: json.dumps(self.show(), indent=1))
+        return self.show()
+
+
+@pytest.fixture(scope="module")
+def before(host):
+    host.anchorctl("list")
+    return traces(host)
+
+
+@pytest.fixture(scope="module")
+def runs(host, before):
+    """Three runs at once: one that outlives the daemons, and two victims."""
+    live = Live(host, "exec-model", "echo up\n" + GUEST)
+    victims = [Live(host, "exec", "echo up; dd if=/dev/zero of=/root/big bs=1M count=8 2>/dev/null; sleep 600") for _ in range(2)]
+    for run in (live, *victims):
+        run.ready()
+    yield (live, *victims)
+    host.anchorctl("stop", "--all", check=False)
+
+
+@pytest.fixture(scope="module")
+def live(runs):
+    runs[0].await_line("^call 200$")
+    runs[0].await_line("^open ")
+    return runs[0]
+
+
+def left_of(host, run):
+    return {line for line in traces(host) if run in line}
+
+
+def assert_gone(host, run):
+    wait_for(lambda: not left_of(host, run), 15, lambda: f"left: {left_of(host, run)}")
+
+
+def assert_as_before(host, before):
+    wait_for(lambda: traces(host) <= before, 15, lambda: f"left: {traces(host) - before}")
+    assert host.systemctl("--failed", "--no-legend", "--plain").stdout == ""
+
+
+def test_the_traces_of_a_run_are_seen(host, before, runs):
+    """The control of every "nothing is left" below."""
+    run = runs[1].run
+    seen = traces(host)
+    for trace in (f"unit anchor-vm@{run}.service", f"unit anchor-vm@{run}.socket", f"path /run/netns/anchor-{run}", f"path /run/anchorhold/run/{run}/channel"):
+        assert trace in seen, seen
+    for kind in ("cgroup", "in use", "disk", "namespace", "process"):
+        assert [line for line in seen - before if line.startswith(kind + " ")], kind
+
+
+def test_qemu_killed(host, runs):
+    victim = runs[1]
+    host.systemctl("kill", "--signal=KILL", f"anchor-vm@{victim.run}.service")
+    shown = victim.ended()
+    assert shown["state"] == "exhausted" and shown["reason"] == "vm-gone: the virtual machine has ended", shown["reason"]
+    assert shown["runs"][0]["outcome"] == "error"
+    assert_gone(host, victim.run)
+
+
+def test_anchor_run_killed(host, runs):
+    victim = runs[2]
+    host.systemctl("kill", "--signal=KILL", f"anchor-run@{victim.run}.service")
+    shown = victim.ended()
+    assert (shown["state"], shown["reason"]) == ("exhausted", f"anchor-run@{victim.run}.service ended without a result: signal 9")
+    assert_gone(host, victim.run)
+
+
+@pytest.mark.parametrize("unit", ["anchor-secretd", "anchor-inject@RUN", "anchor-proxy@RUN", "anchor-egressd", "anchor-auditd", "anchord"])
+def test_killed_and_the_run_goes_on(host, live, unit):
+    unit = unit.replace("RUN", live.run) + ".service"
+    old = host.property(unit, "MainPID")
+    assert old != "0"
+    host.systemctl("kill", "--signal=KILL", unit)
+    wait_for(lambda: host.property(unit, "MainPID") not in ("0", old) and host.is_active(unit) == "active")
+    since = time.monotonic()
+    live.await_line("^call 200$", since, 20)
+    live.await_line("^open ", since, 20)
+    shown = live.show()
+    assert (shown["state"], shown["run"], shown["attempt"]) == ("running", live.run, 1)
+
+
+STOP = {"stopped": lambda host, name: host.systemctl("stop", f"{name}.socket", f"{name}.service"),
+        "frozen": lambda host, name: host.systemctl("kill", "--signal=STOP", f"{name}.service")}
+START = {"stopped": lambda host, name: host.systemctl("start", f"{name}.socket", f"{name}.service"),
+         "frozen": lambda host, name: host.systemctl("kill", "--signal=CONT", f"{name}.service", check=False)}
+
+
+@pytest.mark.parametrize("name, how", [("egressd", "stopped"), ("egressd", "frozen"), ("auditd", "stopped"), ("auditd", "frozen")])
+def test_enforcer_gone_cuts_and_says_so(host, live, name, how):
+    live.await_line("^open ", time.monotonic())
+    notes = len(live.show()["notes"])       # newest first
+    new = lambda kind: [note["text"] for note in live.show()["notes"][:-notes or None] if note["kind"] == kind and name in note["text"]]
+    begin = time.monotonic()
+    STOP[how](host, f"anchor-{name}")
+    try:
+        live.await_line("^cut$", begin, 17)
+        assert time.monotonic() - begin < 15.5
+        last = time.monotonic()
+        # what had been let through before may still have been answered
+        assert len(live.said("^call 200$", begin)) <= 2
+        live.await_line("^call (?!200)", last, 10)
+        assert not live.said("^call 200$", last) and not live.said("^open ", last)
+        assert any(f"{name} does not answer" in text for text in new("enforcer.lost")), live.show()["notes"]
+        assert new("enforcer.lost")[0] in host.anchorctl("show", live.item).stdout
+    finally:
+        START[how](host, f"anchor-{name}")
+    since = time.monotonic()
+    live.await_line("^call 200$", since, 20)
+    live.await_line("^open ", since, 20)
+    wait_for(lambda: new("enforcer.back"))
+    assert live.show()["state"] == "running"
+
+
+def test_runs_slice_stopped_without_anchord(host, before, live):
+    """What an operator does when nothing else answers: every run is dead within five seconds, and nothing of it stays."""
+    host.systemctl("stop", "anchord.socket", "anchord-run.socket", "anchord-spec.socket", "anchord.service")
+    try:
+        assert f"process qemu-system-x86" in {line[:23] for line in traces(host)}
+        begin = time.monotonic()
+        host.systemctl("stop", "anchorhold-runs.slice")
+        assert time.monotonic() - begin < 5
+        # what egressd and secretd keep of it on disk goes when anchord tells them
+        assert [line for line in traces(host) - before if not re.search("/var/lib/anchorhold/(egress|secret)/", line)] == []
+    finally:
+        host.systemctl("start", "anchord.socket", "anchord-run.socket", "anchord-spec.socket", "anchord.service")
+    shown = live.ended()
+    assert (shown["state"], shown["reason"]) == ("exhausted", "anchor-run ended while the supervisor was away")
+    assert_as_before(host, before)
+
+
+def test_all_stopped_and_held(host, before, runs):
+    two = [Live(host, "exec", "echo up; sleep 600").ready() for _ in range(2)]
+    try:
+        begin = time.monotonic()
+        host.anchorctl("stop", "--all", "--hold")
+        assert not [line for line in traces(host) if line.startswith("process qemu")]
+        assert time.monotonic() - begin < 5
+        assert [run.ended()["state"] for run in two] == ["cancelled", "cancelled"]
+        assert_as_before(host, before)
+        waiting = Live(host, "exec", "echo up")
+        time.sleep(2)
+        assert waiting.show()["state"] == "queued" and traces(host) <= before
+    finally:
+        host.anchorctl("release")
+    assert waiting.ended(60)["state"] == "closed"
+
+
+def test_no_run_starts_without_a_program(host, before, runs):
+    """Removed by root, and the slice made anew without it: systemd only warns, but no run starts."""
+    host.run(["rm", f"{PINS}/connect4"])
+    try:
+        host.systemctl("stop", "anchorhold-runs.slice")
+        shown = Live(host, "exec", "echo up").ended(30)
+        assert shown["state"] == "exhausted"
+        assert "eBPF" in shown["reason"] and "anchor-bpf" in shown["reason"], shown["reason"]
+        assert f"no pinned program {PINS}/connect4" in host.journal("-u", f"anchor-net@{shown['run']}.service")
+        assert_as_before(host, before)
+    finally:
+        host.systemctl("restart", "anchor-bpf.service")
+    assert Live(host, "exec", "echo up").ended(60)["state"] == "closed"
+    assert_as_before(host, before)
+    host.run("anchorctl audit verify")
