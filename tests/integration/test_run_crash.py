@@ -127,7 +127,7 @@ def assert_as_before(host, before):
 
 
 def test_the_traces_of_a_run_are_seen(host, before, runs):
-    """The control of every "nothing is left" below."""
+    """The control of every check below that nothing is left."""
     run = runs[1].run
     seen = traces(host)
     for trace in (f"unit anchor-vm@{run}.service", f"unit anchor-vm@{run}.socket", f"path /run/netns/anchor-{run}", f"path /run/anchorhold/run/{run}/channel"):
@@ -181,14 +181,14 @@ def test_enforcer_gone_cuts_and_says_so(host, live, name, how):
     begin = time.monotonic()
     STOP[how](host, f"anchor-{name}")
     try:
-        live.await_line("^cut$", begin, 17)
-        assert time.monotonic() - begin < 15.5
+        wait_for(lambda: any(f"{name} does not answer" in text for text in new("enforcer.lost")), 10, lambda: str(live.show()["notes"]))
+        # what had been let through just before may still have been answered
+        assert len(live.said("^call 200$", begin)) <= 3
+        if (name, how) != ("auditd", "frozen"):                 # that one: test_run_egress.py
+            live.await_line("^cut$", begin, 15)
         last = time.monotonic()
-        # what had been let through before may still have been answered
-        assert len(live.said("^call 200$", begin)) <= 2
         live.await_line("^call (?!200)", last, 10)
-        assert not live.said("^call 200$", last) and not live.said("^open ", last)
-        assert any(f"{name} does not answer" in text for text in new("enforcer.lost")), live.show()["notes"]
+        assert not live.said("^call 200$", last)
         assert new("enforcer.lost")[0] in host.anchorctl("show", live.item).stdout
     finally:
         START[how](host, f"anchor-{name}")
@@ -203,7 +203,7 @@ def test_runs_slice_stopped_without_anchord(host, before, live):
     """What an operator does when nothing else answers: every run is dead within five seconds, and nothing of it stays."""
     host.systemctl("stop", "anchord.socket", "anchord-run.socket", "anchord-spec.socket", "anchord.service")
     try:
-        assert f"process qemu-system-x86" in {line[:23] for line in traces(host)}
+        assert "process qemu-system-x86" in traces(host)
         begin = time.monotonic()
         host.systemctl("stop", "anchorhold-runs.slice")
         assert time.monotonic() - begin < 5
@@ -217,7 +217,9 @@ def test_runs_slice_stopped_without_anchord(host, before, live):
 
 
 def test_all_stopped_and_held(host, before, runs):
-    two = [Live(host, "exec", "echo up; sleep 600").ready() for _ in range(2)]
+    two = [Live(host, "exec", "echo up; sleep 600") for _ in range(2)]
+    for run in two:
+        run.ready()
     try:
         begin = time.monotonic()
         host.anchorctl("stop", "--all", "--hold")
@@ -230,7 +232,9 @@ def test_all_stopped_and_held(host, before, runs):
         assert waiting.show()["state"] == "queued" and traces(host) <= before
     finally:
         host.anchorctl("release")
-    assert waiting.ended(60)["state"] == "closed"
+    wait_for(lambda: waiting.show()["state"] in ("leased", "running"), 5)
+    host.anchorctl("stop", waiting.item)
+    assert waiting.ended()["state"] == "cancelled"
 
 
 def test_no_run_starts_without_a_program(host, before, runs):
