@@ -2,12 +2,17 @@
 #include "ipc/json-convert.h"
 
 #include <errno.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 
 #include "util/json.h"
 
 enum { DEPTH_MAX = 128 };
+
+static bool can_pass(const char *text, size_t size) {
+        return !memchr(text, 0x7f, size);
+}
 
 static int from_variant(sd_json_variant *v, unsigned depth, json_t **ret);
 static int to_variant(const json_t *j, unsigned depth, sd_json_variant **ret);
@@ -44,6 +49,8 @@ static int from_object(sd_json_variant *v, unsigned depth, json_t **ret) {
                 const char *key = sd_json_variant_string(sd_json_variant_by_index(v, i));
                 json_t *value;
 
+                if (!can_pass(key, strlen(key)))
+                        return -EILSEQ;
                 r = from_variant(sd_json_variant_by_index(v, i + 1), depth + 1, &value);
                 if (r < 0)
                         return r;
@@ -67,6 +74,8 @@ static int from_variant(sd_json_variant *v, unsigned depth, json_t **ret) {
         case SD_JSON_VARIANT_ARRAY:
                 return from_array(v, depth, ret);
         case SD_JSON_VARIANT_STRING:
+                if (!can_pass(sd_json_variant_string(v), strlen(sd_json_variant_string(v))))
+                        return -EILSEQ;
                 j = json_string(sd_json_variant_string(v));
                 break;
         case SD_JSON_VARIANT_INTEGER:
@@ -142,7 +151,7 @@ static int to_object(const json_t *j, unsigned depth, sd_json_variant **ret) {
                 return -ENOMEM;
 
         json_object_foreach((json_t *) j, key, value) {
-                r = sd_json_variant_new_string(&list.items[list.n], key);
+                r = can_pass(key, strlen(key)) ? sd_json_variant_new_string(&list.items[list.n], key) : -EILSEQ;
                 if (r < 0)
                         return r;
                 list.n++;
@@ -166,6 +175,8 @@ static int to_variant(const json_t *j, unsigned depth, sd_json_variant **ret) {
         case JSON_ARRAY:
                 return to_array(j, depth, ret);
         case JSON_STRING:
+                if (!can_pass(json_string_value(j), json_string_length(j)))
+                        return -EILSEQ;
                 return sd_json_variant_new_stringn(ret, json_string_value(j), json_string_length(j));
         case JSON_INTEGER:
                 return sd_json_variant_new_integer(ret, json_integer_value(j));

@@ -7,6 +7,7 @@
 #include <systemd/sd-json.h>
 
 /* -ERANGE for an integer beyond 63 bits, -ELOOP for nesting deeper than 128, -EINVAL for text that jansson
- * cannot hold. The result is the caller's. */
+ * cannot hold; -EILSEQ, both ways, for text with a DEL: sd-json 257 writes that as no JSON at all, and whoever reads it hangs up.
+ * (-EUCLEAN, by sd-json itself, for a noncharacter.) Text of a guest is escaped long before. The result is the caller's. */
 int json_from_variant(sd_json_variant *v, json_t **ret);
 int json_to_variant(const json_t *j, sd_json_variant **ret);

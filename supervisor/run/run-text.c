@@ -37,6 +37,12 @@ static int utf8_length(const uint8_t *data, size_t size) {
                         return 0;
         }
 
+        /* Noncharacters (U+FDD0 to U+FDEF, and the last two of each plane): sd-json refuses them. */
+        if (n == 3 && data[0] == 0xef && ((data[1] == 0xb7 && data[2] >= 0x90 && data[2] <= 0xaf) || (data[1] == 0xbf && data[2] >= 0xbe)))
+                return 0;
+        if (n == 4 && (data[1] & 0x0f) == 0x0f && data[2] == 0xbf && data[3] >= 0xbe)
+                return 0;
+
         return n;
 }
 
@@ -49,7 +55,7 @@ size_t run_text_encode(const uint8_t *data, size_t size, bool last, char *to, si
 
                 if (n < 0 && !last)
                         break;
-                if (n > 0 && data[in] != 0) {
+                if (n > 0 && data[in] != 0 && data[in] != 0x7f) {
                         if (out + (size_t) n > room)
                                 break;
                         memcpy(to + out, data + in, (size_t) n);

@@ -8,8 +8,8 @@
 #include <stdint.h>
 
 /*
- * Encodes as much of data as fits into room bytes: valid UTF-8 as it is, zero bytes and whatever is not
- * UTF-8 as \xNN. A character that is cut off at the end of data is left there, unless `last`. Returns the
+ * Encodes as much of data as fits into room bytes: valid UTF-8 as it is, zero bytes, DEL, noncharacters (which
+ * sd-json cannot carry, see ipc/json-convert.h) and whatever is not UTF-8 as \xNN. A character that is cut off at the end of data is left there, unless `last`. Returns the
  * bytes of data that were used, *ret_size the bytes written; no zero byte is added.
  */
 size_t run_text_encode(const uint8_t *data, size_t size, bool last, char *to, size_t room, size_t *ret_size);

@@ -181,10 +181,11 @@ static size_t utf8_decode(const uint8_t *p, size_t size, uint32_t *ret) {
 }
 
 /* Code points that reorder or break the line around them: C1, directional marks, embeddings, overrides and
- * isolates, line and paragraph separators. */
+ * isolates, line and paragraph separators; and noncharacters, which some readers take for an error. */
 static bool is_deceptive(uint32_t c) {
         return (c >= 0x80 && c <= 0x9f) || c == 0x061c || c == 0x200e || c == 0x200f ||
-               (c >= 0x2028 && c <= 0x202e) || (c >= 0x2066 && c <= 0x2069);
+               (c >= 0x2028 && c <= 0x202e) || (c >= 0x2066 && c <= 0x2069) ||
+               (c >= 0xfdd0 && c <= 0xfdef) || (c & 0xfffe) == 0xfffe;
 }
 
 char *text_escape(const char *data, size_t size, bool keep_lines) {

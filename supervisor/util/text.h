@@ -38,8 +38,8 @@ uint64_t time_realtime(void);
 uint64_t time_boottime(void);
 uint64_t time_monotonic(void);
 
-/* A copy in which every control character (C0, C1, DEL), every byte that is not valid UTF-8 and every
- * bidirectional override is written as \xNN or \u{NNNN}; newline and tab stay if keep_lines. The
+/* A copy in which every control character (C0, C1, DEL), every byte that is not valid UTF-8, every
+ * noncharacter and every bidirectional override is written as \xNN or \u{NNNN}; newline and tab stay if keep_lines. The
  * result is the caller's; NULL when out of memory. */
 char *text_escape(const char *data, size_t size, bool keep_lines);
 

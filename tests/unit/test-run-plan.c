@@ -173,6 +173,10 @@ static void test_text(void **state) {
         check_text("\xed\xa0\x80", 3, false, 256, "\\xed\\xa0\\x80", 3); /* surrogate */
         check_text("\xf4\x90\x80\x80", 4, false, 256, "\\xf4\\x90\\x80\\x80", 4);
         check_text("\xf0\x9f\x98\x80!", 5, false, 256, "\xf0\x9f\x98\x80!", 5);
+        check_text("a\x7f", 2, false, 256, "a\\x7f", 2);
+        check_text("\xef\xbf\xbd\xef\xbf\xbe", 6, false, 256, "\xef\xbf\xbd\\xef\\xbf\\xbe", 6); /* U+FFFD, U+FFFE */
+        check_text("\xef\xb7\x8f\xef\xb7\x90", 6, false, 256, "\xef\xb7\x8f\\xef\\xb7\\x90", 6); /* U+FDCF, U+FDD0 */
+        check_text("\xf0\x9f\xbf\xbf", 4, false, 256, "\\xf0\\x9f\\xbf\\xbf", 4);              /* U+1FFFF */
         check_text("abcdef", 6, false, 3, "abc", 3);
         check_text("ab\xff", 3, false, 5, "ab", 2);
 }

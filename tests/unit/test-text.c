@@ -97,6 +97,7 @@ static void test_escape(void **state) {
         check_escape("\r\x7f\0x", 4, true, "\\x0d\\x7f\\x00x");
         check_escape("\xc2\x9b", 2, true, "\\u{009b}");
         check_escape("\xe2\x80\xae", 3, true, "\\u{202e}");
+        check_escape("\xef\xbf\xbe\xf0\x9f\xbf\xbf", 7, true, "\\u{fffe}\\u{1ffff}");
         check_escape("\xff\xc3", 2, true, "\\xff\\xc3");
         check_escape("\xc0\xaf", 2, true, "\\xc0\\xaf");             /* not the shortest form */
         check_escape("\xed\xa0\x80", 3, true, "\\xed\\xa0\\x80");    /* a surrogate */
