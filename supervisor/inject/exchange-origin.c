@@ -159,6 +159,8 @@ static int go_on(Exchange *x) {
         return exchange_next_address(x);
 }
 
+static int record_use(Exchange *x);
+
 static void exchange_on_recorded(int r, void *userdata) {
         _cleanup_free_ RecordWait *wait = userdata;
         Exchange *x = wait->exchange;
@@ -171,7 +173,7 @@ static void exchange_on_recorded(int r, void *userdata) {
                 r = exchange_refuse(x, 503, "unavailable", "The audit log did not take the record.");
         } else {
                 x->context->used[wait->credential] = true;
-                r = go_on(x);
+                r = record_use(x); /* a request may carry more than one */
         }
         exchange_continue(x, r);
 }
@@ -197,7 +199,7 @@ static int record_use(Exchange *x) {
         if (k < 0)
                 return go_on(x);
 
-        path = text_escape(h->target, strcspn(h->target, "?"), false);
+        path = exchange_record_path(h);
         wait = malloc(sizeof(*wait));
         if (!wait || !path) {
                 free(wait);

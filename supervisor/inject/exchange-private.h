@@ -78,6 +78,9 @@ void exchange_pump(Exchange *x);
 void exchange_continue(Exchange *x, int r);
 void exchange_set_phase(Exchange *x, Phase phase, uint64_t timeout_usec);
 
+/* For records: the target's path, without a query, escaped and not too long. The caller's; NULL: out of memory. */
+char *exchange_record_path(const HttpHead *h);
+
 /* Answers the guest with an error and closes; breaks off if a response has begun. */
 int exchange_refuse(Exchange *x, unsigned status, const char *reason, const char *message);
 /* The same, and an audit record conn.deny. where may be NULL. */

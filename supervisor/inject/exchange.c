@@ -120,8 +120,7 @@ int exchange_refuse(Exchange *x, unsigned status, const char *reason, const char
         return 1;
 }
 
-/* For records: the target's path, without a query, escaped and not too long. */
-static char *record_path(const HttpHead *h) {
+char *exchange_record_path(const HttpHead *h) {
         size_t n = h->target ? strcspn(h->target, "?") : 0;
 
         return text_escape(h->target ? h->target : "", n < 256 ? n : 256, false);
@@ -129,7 +128,7 @@ static char *record_path(const HttpHead *h) {
 
 static json_t *describe_request(const Exchange *x, const char *reason, const char *where) {
         const HttpHead *h = http_reader_head(x->requests);
-        _cleanup_free_ char *path = record_path(h), *safe = NULL;
+        _cleanup_free_ char *path = exchange_record_path(h), *safe = NULL;
 
         safe = where ? text_escape(where, strnlen(where, 64), false) : NULL;
         return json_pack("{s:s, s:i, s:s, s:s?, s:s?, s:s?}", "name", x->name, "port", (int) x->port, "reason", reason,

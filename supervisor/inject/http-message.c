@@ -47,7 +47,8 @@ static int http_fail(HttpReader *r, int failure, const char *error) {
 }
 
 static int span_add(HttpReader *r, Span *span, const char *at, size_t size) {
-        if (size > HTTP_HEAD_MAX - buffer_size(&r->text))
+        /* the zero bytes between the texts may have gone beyond the maximum */
+        if (buffer_size(&r->text) > HTTP_HEAD_MAX || size > HTTP_HEAD_MAX - buffer_size(&r->text))
                 return http_fail(r, -EMSGSIZE, "the head is too large");
         if (buffer_append(&r->text, at, size) < 0)
                 return http_fail(r, -ENOMEM, "out of memory");

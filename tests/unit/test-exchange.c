@@ -597,6 +597,23 @@ static void test_audit_refuses(void **state) {
         assert_int_equal(w->n_accepted, 0);
 }
 
+CLIENT(client_of_two, GET("/v1/x") KEY "Private-Token: " OTHER "\r\nConnection: close\r\n\r\n", EXPECT(strstr(text, "HTTP/1.1 200 "));)
+
+/* Two credentials in one request: neither leaves before its own record is there. */
+static void test_two_credentials(void **state) {
+        _cleanup_json_ json_t *hosts = json_pack("[s]", NAME), *ports = NULL;
+        World *w = *state;
+
+        ports = json_pack("[i]", (int) w->port);
+        w->credentials[1].hosts = hosts;
+        w->credentials[1].ports = ports;
+        play(w, client_of_two);
+        assert_non_null(strstr(w->seen, SECRET));
+        assert_non_null(strstr(w->seen, "ghp_the-real-git-token"));
+        assert_true(logged(w, "\"credential\":\"model\""));
+        assert_true(logged(w, "\"credential\":\"git\""));
+}
+
 CLIENT(client_of_close, GET("/v1/close") KEY "Connection: close\r\n\r\n", EXPECT(strstr(text, "until the ")); EXPECT(strstr(text, "end\r\n")); EXPECT(strstr(text, "0\r\n\r\n"));
        EXPECT(strstr(text, "Connection: close\r\n")); EXPECT(proper);)
 CLIENT(client_of_truncated, GET("/v1/truncated") KEY "\r\n", EXPECT(strstr(text, "HTTP/1.1 200 ")); EXPECT(!strstr(text, "0\r\n\r\n"));
@@ -712,6 +729,7 @@ int main(void) {
                 cmocka_unit_test_setup_teardown(test_misuse_in_body, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_denied_by_egressd, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_audit_refuses, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_two_credentials, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_close_delimited, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_truncated, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_encoded, set_up, tear_down),

@@ -71,6 +71,7 @@ static void test_smuggling(void **state) {
         check("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n", "!");
         check("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabc", "!");
         check("GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", "!");
+        check("GET / HTTP/1.1\r\nHost: a\r\nX:\r\nHost: b\r\n\r\n", "!");
         check("GET / HTTP/1.1\r\nHost: a\r\nX: y\r\n Host: b\r\n\r\n", "!");
         check("GET / HTTP/1.1\r\nHost : a\r\n\r\n", "!");
         check("GET / HTTP/1.1\nHost: a\n\n", "!");
