@@ -207,7 +207,7 @@ int operator_on_submit(IpcCall *call, json_t *params, void *userdata) {
         _cleanup_fd_ int fd = -1;
         const json_t *harness = NULL;
         const PolicyWorkflow *w;
-        const char *reason;
+        const char *reason, *pointer;
         Submission given;
         int64_t waiting;
         int r;
@@ -238,6 +238,13 @@ int operator_on_submit(IpcCall *call, json_t *params, void *userdata) {
                 reason = check_seed(fd, given.base);
         if (reason)
                 return operator_bad_input(call, "/", reason);
+
+        r = spec_check_frames(&(SpecInput) { .workflow = w, .harness = harness, .task = given.task, .command = given.command },
+                              &pointer, &reason);
+        if (r < 0)
+                return r;
+        if (reason)
+                return operator_bad_input(call, pointer, reason);
 
         s = calloc(1, sizeof(*s));
         if (!s)

@@ -227,6 +227,81 @@ const char *spec_check_submission(const PolicyWorkflow *w, const Submission *s) 
         return NULL;
 }
 
+static int json_size(const json_t *j, size_t *ret) {
+        _cleanup_free_ char *text = json_dumps(j, JSON_COMPACT | JSON_ENCODE_ANY);
+
+        if (!text)
+                return -ENOMEM;
+        *ret = strlen(text);
+        return 0;
+}
+
+static size_t count_mentions(const json_t *argv) {
+        size_t i, n = 0;
+        json_t *arg;
+
+        json_array_foreach((json_t *) argv, i, arg)
+                for (const char *p = json_string_value(arg); p && (p = strstr(p, "{task}")); p += strlen("{task}"))
+                        n++;
+        return n;
+}
+
+/* What the step's frame will hold: `argv` with the task in its places, and the environment with its sentinels. */
+static int frame_size(const json_t *step, const char *task, size_t *ret) {
+        const json_t *argv = json_object_get(step, "argv"), *env = json_object_get(step, "env");
+        _cleanup_json_ json_t *text = json_string(task ?: "");
+        size_t of_argv, of_env, of_task;
+        const char *key;
+        json_t *value;
+        int r;
+
+        r = text ? json_size(argv, &of_argv) : -ENOMEM;
+        if (r >= 0)
+                r = json_size(env, &of_env);
+        if (r >= 0)
+                r = json_size(text, &of_task);
+        if (r < 0)
+                return r;
+
+        *ret = of_argv + of_env + count_mentions(argv) * of_task + json_string_length(json_object_get(step, "cwd"));
+        json_object_foreach((json_t *) env, key, value)
+                *ret += json_is_object(value) ? SENTINEL_SIZE : 0;
+        return 0;
+}
+
+int spec_check_frames(const SpecInput *in, const char **ret_pointer, const char **ret_reason) {
+        _cleanup_json_ json_t *steps = NULL;
+        json_t *step;
+        size_t i;
+        int r;
+
+        r = make_steps(in, &steps);
+        if (r < 0)
+                return r;
+
+        *ret_pointer = *ret_reason = NULL;
+        json_array_foreach(steps, i, step) {
+                size_t size;
+
+                r = frame_size(step, in->task, &size);
+                if (r < 0)
+                        return r;
+                if (size <= STEP_FRAME_MAX)
+                        continue;
+
+                if (json_object_get(step, "argv") == in->command) {
+                        *ret_pointer = "/command";
+                        *ret_reason = "the command is too long: arguments and environment of a step must fit into 63 KiB";
+                } else {
+                        *ret_pointer = "/task";
+                        *ret_reason = "the task is too long for an argument: arguments and environment of a step must fit into 63 KiB; "
+                                      "put the rest into a file of the repository";
+                }
+                return 0;
+        }
+        return 0;
+}
+
 /* The next line of the head without its newline; false at the empty line, *ret_bad if there is no end. */
 static bool next_line(const char **p, const char *end, const char **ret, size_t *ret_size, bool *ret_bad) {
         const char *newline = memchr(*p, '\n', (size_t) (end - *p));

@@ -11,6 +11,7 @@
 #include <stddef.h>
 
 #include "policy/policy.h"
+#include "vmm/channel.h"
 
 #define REF_BASE "refs/anchorhold/base"
 #define REF_RESULT "refs/anchorhold/result"
@@ -19,6 +20,8 @@ enum {
         TASK_SIZE_MAX = 256 * 1024,
         COMMAND_ARGS_MAX = 256,
         COMMAND_SIZE_MAX = 64 * 1024,
+        STEP_FRAME_MAX = CHANNEL_PAYLOAD_MAX - 1024, /* the rest is for what anchor-run adds, and for the keys */
+        SENTINEL_SIZE = 1024, /* at most, in a step's environment */
         BOOT_TIMEOUT_TCG_S = 60,
         BOOT_TIMEOUT_KVM_S = 15,
 };
@@ -51,6 +54,12 @@ typedef struct Submission {
 
 /* Does what was given fit the workflow? NULL if so, else the reason (static). */
 const char *spec_check_submission(const PolicyWorkflow *w, const Submission *s);
+
+/*
+ * A step's argv, env and cwd go to the guest in one frame. Does each step of the work run fit, with the task and the command that were
+ * given? *ret_reason is NULL if so; both are static, and the pointer says what was too long.
+ */
+int spec_check_frames(const SpecInput *in, const char **ret_pointer, const char **ret_reason);
 
 /*
  * A seed bundle's head: version 2 or 3, no prerequisite, and exactly the one reference refs/anchorhold/base at `base`.

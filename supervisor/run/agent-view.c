@@ -203,6 +203,9 @@ static int view_line(AgentView *v) {
         if (r == -ENOMEM)
                 return r;
         if (r < 0 || !json_is_object(document)) {
+                /* a zero byte would end the text here and hide what comes behind it */
+                for (char *zero = v->line.data; (zero = memchr(zero, 0, (size_t) (v->line.data + v->line.n - zero)));)
+                        *zero = '?';
                 r = view_add(v, v->line.data, v->line.n, PLAIN_MAX);
                 return r < 0 ? r : text_append(&v->out, "\n", 1);
         }

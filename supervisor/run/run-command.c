@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "util/json.h"
+#include "vmm/channel.h"
 
 static bool mentions_feedback(const RunStep *step) {
         json_t *value;
@@ -115,7 +116,7 @@ static int fill_env(const RunStep *step, const RunContext *context, json_t *requ
         return 0;
 }
 
-int run_command_build(const RunStep *step, const RunContext *context, json_t **ret, char **ret_reason) {
+static int build(const RunStep *step, const RunContext *context, json_t **ret, char **ret_reason) {
         _cleanup_json_ json_t *request = json_pack("{s:s}", "cwd", step->cwd);
         int r;
 
@@ -132,4 +133,41 @@ int run_command_build(const RunStep *step, const RunContext *context, json_t **r
 
         *ret = TAKE_PTR(request);
         return 0;
+}
+
+/* How many bytes the request is too long; "stdin" is still to come. */
+static int measure(const json_t *request, size_t *ret_excess) {
+        static const size_t room = CHANNEL_PAYLOAD_MAX - 64;
+        _cleanup_free_ char *text = json_dumps(request, JSON_COMPACT);
+        size_t size;
+
+        if (!text)
+                return -ENOMEM;
+        size = strlen(text);
+        *ret_excess = size > room ? size - room : 0;
+        return 0;
+}
+
+int run_command_build(const RunStep *step, const RunContext *context, json_t **ret, char **ret_reason) {
+        RunContext shorter = *context;
+
+        for (;;) {
+                _cleanup_json_ json_t *request = NULL;
+                size_t excess = 0;
+                int r;
+
+                r = build(step, &shorter, &request, ret_reason);
+                if (r >= 0)
+                        r = measure(request, &excess);
+                if (r < 0)
+                        return r;
+                if (excess == 0 || *shorter.feedback == '\0') {
+                        *ret = TAKE_PTR(request);
+                        return 0;
+                }
+
+                shorter.feedback += strnlen(shorter.feedback, excess);
+                while (((unsigned char) *shorter.feedback & 0xc0) == 0x80)
+                        shorter.feedback++; /* not into the middle of a character */
+        }
 }

@@ -21,6 +21,6 @@ typedef struct RunContext {
  * task. The result is the caller's; NULL when out of memory. */
 char *run_command_fill(const char *text, const RunStep *step, const RunContext *context);
 
-/* The payload of exec. -EINVAL: *ret_reason (the caller's) names the credential that has no sentinel, or
+/* The payload of exec. Feedback that does not fit into the frame beside the rest loses its beginning. -EINVAL: *ret_reason (the caller's) names the credential that has no sentinel, or
  * the environment variable that is no string. */
 int run_command_build(const RunStep *step, const RunContext *context, json_t **ret, char **ret_reason);

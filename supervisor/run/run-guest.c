@@ -122,7 +122,7 @@ static bool check_setup(Run *r, const GuestExit *e, const char *what) {
 
         run_step_end_describe(&end, how, sizeof(how));
         text = run_tail_text(&r->tail);
-        run_end(r, "error", "%s: %s%s%.300s", what, how, text && *text ? ": " : "", text ?: "");
+        run_end(r, "error", "%s: %s%s%s", what, how, text && *text ? ": " : "", text ?: "");
         return false;
 }
 

@@ -55,15 +55,19 @@ static void run_on_calls_lost(RunCalls *calls, const char *error, void *userdata
 
 /* ---- the end ---- */
 
+/* The reason may quote the guest: it must stay text that JSON takes, or the verdict and the end would be lost with it. */
 void run_end(Run *r, const char *outcome, const char *format, ...) {
+        _cleanup_free_ char *reason = NULL;
         va_list ap;
 
         if (r->outcome)
                 return;
 
         va_start(ap, format);
-        (void) vsnprintf(r->reason, sizeof(r->reason), format, ap);
+        if (vasprintf(&reason, format, ap) < 0)
+                reason = NULL;
         va_end(ap);
+        run_text_fit(reason ?: "out of memory", r->reason, sizeof(r->reason));
         r->outcome = outcome;
         r->run_timer = sd_event_source_disable_unref(r->run_timer);
         r->boot_timer = sd_event_source_disable_unref(r->boot_timer);

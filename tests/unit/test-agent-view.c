@@ -55,6 +55,14 @@ static void test_cases(void **state) {
                 }
 }
 
+/* A zero byte hides nothing of what the agent said after it. */
+static void test_zero_byte(void **state) {
+        static const char input[] = "crash\0ed\n{\"type\":\"tool\",\"name\":\"next\"}\n";
+        _cleanup_free_ char *text = view(input, sizeof(input) - 1, 7);
+
+        assert_string_equal(text, "crash?ed\n> next \n");
+}
+
 /* A line without an end costs a bounded amount of memory, is shown cut short, and the next one is read again. */
 static void test_long_line(void **state) {
         size_t size = 3 * 1024 * 1024;
@@ -89,6 +97,7 @@ static void test_bounded_yield(void **state) {
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_cases),
+                cmocka_unit_test(test_zero_byte),
                 cmocka_unit_test(test_long_line),
                 cmocka_unit_test(test_bounded_yield),
         };

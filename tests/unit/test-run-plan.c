@@ -15,6 +15,7 @@
 #include "run/run-plan.h"
 #include "run/run-text.h"
 #include "util/json.h"
+#include "vmm/channel.h"
 
 #define HEAD "\"run\":\"r000000000000\",\"item\":\"i000000000000\",\"workflow\":\"w\",\"template\":\"base\",\"attempt\":1,\"round\":1," \
              "\"limits\":{\"boot_s\":60,\"run_s\":3600,\"output_bytes\":1000,\"bundle_bytes\":1000},"
@@ -154,6 +155,46 @@ static void test_command(void **state) {
         assert_non_null(strstr(reason, "no credential \"c\""));
 }
 
+/* The task goes out whole; feedback gives way, from its beginning and between two characters. */
+static void test_long_feedback(void **state) {
+        _cleanup_json_ json_t *sentinels = json_pack("{s:s}", "c", "sk-1"), *request = NULL;
+        _cleanup_free_ char *reason = NULL, *task = malloc(60001), *feedback = malloc(16001), *dump = NULL;
+        RunContext context = { .sentinels = sentinels };
+        _cleanup_(run_spec_done) RunSpec s = {};
+        const char *arg;
+
+        memset(task, 't', 60000);
+        task[60000] = 0;
+        for (size_t i = 0; i < 16000; i += 2)
+                memcpy(feedback + i, "\xc3\xa4", 2);
+        strcpy(feedback + 15997, "end");
+        feedback[15996] = ' ';
+        context.task = task;
+        context.feedback = feedback;
+        parse("{" HEAD "\"stage\":\"work\",\"steps\":[" STEP_AGENT "]}", &s);
+
+        assert_int_equal(run_command_build(s.steps, &context, &request, &reason), 0);
+        dump = json_dumps(request, JSON_COMPACT);
+        assert_in_range(strlen(dump), CHANNEL_PAYLOAD_MAX - 256, CHANNEL_PAYLOAD_MAX - 64);
+        arg = json_string_value(json_array_get(json_object_get(request, "argv"), 1));
+        assert_memory_equal(arg, task, 60000);
+        assert_memory_equal(arg + 60000, "\n\n\xc3\xa4", 4);
+        assert_string_equal(arg + strlen(arg) - 3, "end");
+}
+
+static void test_fit(void **state) {
+        char to[8];
+
+        run_text_fit("a\033[m", to, sizeof(to));
+        assert_string_equal(to, "a\\x1b[m");
+        run_text_fit("abcdef\xc3\xa4", to, sizeof(to));
+        assert_string_equal(to, "abcdef");
+        run_text_fit("abcde\xc3\xa4", to, sizeof(to));
+        assert_string_equal(to, "abcde\xc3\xa4");
+        run_text_fit("\xc3", to, sizeof(to)); /* cut off by somebody else */
+        assert_string_equal(to, "\\xc3");
+}
+
 static void check_text(const char *in, size_t size, bool last, size_t room, const char *expected, size_t used) {
         char out[256];
         size_t n = 0;
@@ -205,6 +246,8 @@ int main(void) {
                 cmocka_unit_test(test_plan),
                 cmocka_unit_test(test_plan_without_agent),
                 cmocka_unit_test(test_command),
+                cmocka_unit_test(test_long_feedback),
+                cmocka_unit_test(test_fit),
                 cmocka_unit_test(test_text),
                 cmocka_unit_test(test_tail),
         };

@@ -123,6 +123,46 @@ static void test_submissions(void **state) {
         assert_non_null(spec_check_submission(&fix, &(Submission) { .task = "t", .base = COMMIT_A, .has_bundle = true, .command = good }));
 }
 
+/* What the guest's one frame for a step cannot take is refused when it is submitted. */
+static void test_frames(void **state) {
+        _cleanup_json_ json_t *in_argv = parse("{\"argv\": [\"pi\", \"{task}\"], \"env\": {\"K\": {\"sentinel\": \"s\"}}}"),
+                              *in_stdin = parse("{\"argv\": [\"pi\"], \"stdin\": \"{task}\"}"), *command = NULL;
+        PolicyStep agent = { .name = "agent", .kind = "agent" };
+        PolicyWorkflow fix = { .name = "f", .steps = &agent, .n_steps = 1 };
+        SpecInput in = { .workflow = &fix, .harness = in_argv };
+        const char *pointer, *reason;
+        char task[64 * 1024];
+
+        memset(task, 't', sizeof(task));
+        task[60 * 1024] = 0;
+        in.task = task;
+        assert_int_equal(spec_check_frames(&in, &pointer, &reason), 0);
+        assert_null(reason);
+
+        task[60 * 1024] = 't';
+        task[sizeof(task) - 1] = 0;
+        assert_int_equal(spec_check_frames(&in, &pointer, &reason), 0);
+        assert_non_null(reason);
+        assert_string_equal(pointer, "/task");
+        in.harness = in_stdin; /* comes in pieces */
+        assert_int_equal(spec_check_frames(&in, &pointer, &reason), 0);
+        assert_null(reason);
+
+        memset(task, '\n', 40 * 1024); /* JSON needs two bytes for each */
+        task[40 * 1024] = 0;
+        in.harness = in_argv;
+        assert_int_equal(spec_check_frames(&in, &pointer, &reason), 0);
+        assert_non_null(reason);
+
+        memset(task, 'c', sizeof(task));
+        task[sizeof(task) - 1] = 0;
+        command = json_pack("[s]", task);
+        in = (SpecInput) { .workflow = &exec_workflow, .command = command };
+        assert_int_equal(spec_check_frames(&in, &pointer, &reason), 0);
+        assert_non_null(reason);
+        assert_string_equal(pointer, "/command");
+}
+
 static const char *seed(const char *text) {
         return spec_check_seed(text, strlen(text), COMMIT_A);
 }
@@ -146,6 +186,7 @@ int main(void) {
                 cmocka_unit_test(test_exec),
                 cmocka_unit_test(test_agent),
                 cmocka_unit_test(test_submissions),
+                cmocka_unit_test(test_frames),
                 cmocka_unit_test(test_seeds),
         };
 
