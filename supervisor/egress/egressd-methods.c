@@ -38,8 +38,11 @@ static void on_registered(int r, void *userdata) {
         egressd_note_audit(g->egressd, r);
         if (r < 0 || !run) {
                 /* Not recorded, so it did not happen. */
-                if (run)
+                if (run) {
+                        egressd_requests_cancel(g->egressd, run);
+                        egressd_revoke(g->egressd, run, 0);
                         egress_state_release(g->egressd->state, run);
+                }
                 (void) ipc_call_refuse(g->call, "Unavailable", "the audit log did not take the registration");
                 return;
         }
