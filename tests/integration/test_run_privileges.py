@@ -123,6 +123,16 @@ def test_other_users_start_nothing(host):
         assert_refused(manager(host, "StartUnit", "ss", unit, "replace", user=user))
 
 
+@pytest.mark.parametrize("unit", [
+    "anchord.service", "anchor-auditd.service", "anchor-egressd.service", "anchor-secretd.service", "anchor-bpf.service", "anchor-accel.service",
+    *[f"anchor-{kind}@{RUN}.service" for kind in ("run", "import", "net", "vm", "proxy", "inject")]])
+def test_no_unit_may_use_io_uring(host, unit):
+    """It makes sockets of any family without calling socket(). What systemd has merged counts, not what one file says."""
+    allowed = host.property(unit, "SystemCallFilter").split()
+    assert "socket" in allowed and "epoll_wait" in allowed
+    assert not [name for name in allowed if name.startswith("io_uring")]
+
+
 def test_supervisor_itself_has_nothing(host):
     pid = host.property("anchord.service", "MainPID")
     status = dict(line.split(":\t", 1) for line in host.run(f"cat /proc/{pid}/status").stdout.splitlines() if ":\t" in line)
