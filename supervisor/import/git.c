@@ -241,7 +241,7 @@ static int reap(Child *c, uint64_t deadline) {
 /* What git complained about: its first line "error: …", for "fatal: …" after it says less; else the last line. */
 static void keep_last_words(Git *g, const Child *c) {
         static const char error[] = "error: ";
-        _cleanup_free_ char *safe = NULL;
+        _cleanup_free_ char *words = NULL;
         const char *line = "", *p = c->error, *end = c->error + c->error_size;
         size_t size = 0;
 
@@ -257,8 +257,8 @@ static void keep_last_words(Git *g, const Child *c) {
                 p += n + 1;
         }
 
-        safe = text_escape(line, size, false);
-        (void) snprintf(g->error, sizeof(g->error), "%s", safe ?: "");
+        words = strndup(line, size);
+        text_fit(words ?: "", g->error, sizeof(g->error));
 }
 
 int git_run(Git *g, const char *const *args, int stdin_fd, int stdout_fd, GitOutput output, void *userdata) {

@@ -84,7 +84,7 @@ static void boot_on_lost(GuestClient *c, GuestLoss loss, const char *detail, voi
 
         r->lost = true;
         r->loss = loss;
-        run_text_fit(detail, r->loss_detail, sizeof(r->loss_detail));
+        text_fit(detail, r->loss_detail, sizeof(r->loss_detail));
         run_schedule(r);
 }
 
@@ -147,7 +147,7 @@ static int boot_on_timer(sd_event_source *s, uint64_t usec, void *userdata) {
 /* The VM has ended before it said hello. */
 void run_boot_lost(Run *r) {
         if (!r->rebooting) {
-                run_text_fit(r->loss_detail, r->boot_reason, sizeof(r->boot_reason));
+                text_fit(r->loss_detail, r->boot_reason, sizeof(r->boot_reason));
                 boot_report(r);
         }
 

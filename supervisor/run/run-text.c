@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "util/cleanup.h"
-#include "util/text.h"
 
 /* Length of the character at the start of data: 1 to 4; 0 if it is none; -1 if it may be one, cut off. */
 static int utf8_length(const uint8_t *data, size_t size) {
@@ -76,20 +75,6 @@ size_t run_text_encode(const uint8_t *data, size_t size, bool last, char *to, si
 
         *ret_size = out;
         return in;
-}
-
-void run_text_fit(const char *text, char *to, size_t room) {
-        _cleanup_free_ char *safe = text_escape(text, strlen(text), false);
-        size_t n = safe ? strlen(safe) : 0;
-
-        if (n > room - 1) {
-                n = room - 1;
-                while (n > 0 && ((unsigned char) safe[n] & 0xc0) == 0x80)
-                        n--;
-        }
-        if (n > 0)
-                memcpy(to, safe, n);
-        to[n] = 0;
 }
 
 void run_tail_clear(RunTail *t) {

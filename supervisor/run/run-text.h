@@ -14,9 +14,6 @@
  */
 size_t run_text_encode(const uint8_t *data, size_t size, bool last, char *to, size_t room, size_t *ret_size);
 
-/* One line of it for a report: control characters escaped, and cut between two characters if it does not fit into room. */
-void run_text_fit(const char *text, char *to, size_t room);
-
 /* The last bytes of something longer. */
 typedef struct RunTail {
         uint8_t data[16 * 1024];

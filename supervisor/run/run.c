@@ -67,7 +67,7 @@ void run_end(Run *r, const char *outcome, const char *format, ...) {
         if (vasprintf(&reason, format, ap) < 0)
                 reason = NULL;
         va_end(ap);
-        run_text_fit(reason ?: "out of memory", r->reason, sizeof(r->reason));
+        text_fit(reason ?: "out of memory", r->reason, sizeof(r->reason));
         r->outcome = outcome;
         r->run_timer = sd_event_source_disable_unref(r->run_timer);
         r->boot_timer = sd_event_source_disable_unref(r->boot_timer);

@@ -223,6 +223,20 @@ char *text_escape(const char *data, size_t size, bool keep_lines) {
         return TAKE_PTR(out);
 }
 
+void text_fit(const char *text, char *to, size_t room) {
+        _cleanup_free_ char *safe = text_escape(text, strlen(text), false);
+        size_t n = safe ? strlen(safe) : 0;
+
+        if (n > room - 1) {
+                n = room - 1;
+                while (n > 0 && ((unsigned char) safe[n] & 0xc0) == 0x80)
+                        n--;
+        }
+        if (n > 0)
+                memcpy(to, safe, n);
+        to[n] = 0;
+}
+
 char *text_format(const char *format, ...) {
         va_list ap;
         char *s;

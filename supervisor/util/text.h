@@ -43,5 +43,8 @@ uint64_t time_monotonic(void);
  * result is the caller's; NULL when out of memory. */
 char *text_escape(const char *data, size_t size, bool keep_lines);
 
+/* The same into a buffer, as one line, cut between two characters if it does not fit: a text cut inside of one is no JSON. "" when out of memory. */
+void text_fit(const char *text, char *to, size_t room);
+
 /* printf into a fresh string, NULL when out of memory. */
 char *text_format(const char *format, ...) __attribute__((__format__(__printf__, 1, 2)));

@@ -182,19 +182,6 @@ static void test_long_feedback(void **state) {
         assert_string_equal(arg + strlen(arg) - 3, "end");
 }
 
-static void test_fit(void **state) {
-        char to[8];
-
-        run_text_fit("a\033[m", to, sizeof(to));
-        assert_string_equal(to, "a\\x1b[m");
-        run_text_fit("abcdef\xc3\xa4", to, sizeof(to));
-        assert_string_equal(to, "abcdef");
-        run_text_fit("abcde\xc3\xa4", to, sizeof(to));
-        assert_string_equal(to, "abcde\xc3\xa4");
-        run_text_fit("\xc3", to, sizeof(to)); /* cut off by somebody else */
-        assert_string_equal(to, "\\xc3");
-}
-
 static void check_text(const char *in, size_t size, bool last, size_t room, const char *expected, size_t used) {
         char out[256];
         size_t n = 0;
@@ -247,7 +234,6 @@ int main(void) {
                 cmocka_unit_test(test_plan_without_agent),
                 cmocka_unit_test(test_command),
                 cmocka_unit_test(test_long_feedback),
-                cmocka_unit_test(test_fit),
                 cmocka_unit_test(test_text),
                 cmocka_unit_test(test_tail),
         };

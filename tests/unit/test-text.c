@@ -88,6 +88,19 @@ static void check_escape(const char *in, size_t size, bool keep, const char *exp
         assert_string_equal(out, expected);
 }
 
+static void test_fit(void **state) {
+        char to[8];
+
+        text_fit("a\033[m", to, sizeof(to));
+        assert_string_equal(to, "a\\x1b[m");
+        text_fit("abcdef\xc3\xa4", to, sizeof(to));
+        assert_string_equal(to, "abcdef");
+        text_fit("abcde\xc3\xa4", to, sizeof(to));
+        assert_string_equal(to, "abcde\xc3\xa4");
+        text_fit("\xc3", to, sizeof(to)); /* cut off by somebody else */
+        assert_string_equal(to, "\\xc3");
+}
+
 static void test_escape(void **state) {
         check_escape("", 0, false, "");
         check_escape("plain \xc3\xa9", 8, false, "plain \xc3\xa9");
@@ -108,7 +121,8 @@ static void test_escape(void **state) {
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_ids),  cmocka_unit_test(test_names),  cmocka_unit_test(test_hex),
-                cmocka_unit_test(test_time), cmocka_unit_test(test_escape),
+                cmocka_unit_test(test_time), cmocka_unit_test(test_fit),
+                cmocka_unit_test(test_escape),
         };
 
         return cmocka_run_group_tests(tests, NULL, NULL);
