@@ -119,6 +119,7 @@ int event_log_append(EventLog *l, const char *type, json_t *data) {
         _cleanup_free_ char *line = NULL;
         char when[TIME_TEXT_SIZE];
         size_t size;
+        off_t end;
         int r;
 
         if (!event)
@@ -139,9 +140,12 @@ int event_log_append(EventLog *l, const char *type, json_t *data) {
                 return -EMSGSIZE;
         line[size] = '\n'; /* in place of the zero byte */
 
+        end = lseek(l->fd, 0, SEEK_END);
+        if (end < 0)
+                return -errno;
         r = io_write_full(l->fd, line, size + 1);
-        if (r < 0)
-                return r;
+        if (r < 0) /* leaves nothing of it: the next line would go on where a full disk cut this one off */
+                return ftruncate(l->fd, end) < 0 ? -errno : r;
 
         account(l, event, size + 1);
         return 0;

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <linux/magic.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -21,6 +22,7 @@ struct Store {
         sd_event *event; /* ref */
         int root_fd;     /* owned */
         unsigned n_copies;
+        uint64_t last_copy; /* number of */
 };
 
 struct StoreCopy {
@@ -257,7 +259,8 @@ int store_copy(Store *s, const char *item, const char *name, int fd, uint64_t ma
         s->n_copies++;
 
         c->name = strdup(name);
-        c->temporary = text_format(".%s.new", name);
+        /* of its own: a call that is repeated while its first copy goes on makes a second one */
+        c->temporary = text_format(".%s.%" PRIu64 ".new", name, ++s->last_copy);
         if (!c->name || !c->temporary)
                 return -ENOMEM;
 

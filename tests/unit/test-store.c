@@ -5,9 +5,11 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -73,9 +75,38 @@ static void test_copies(void **state) {
         assert_int_equal(size_of("large"), 5 * 1024 * 1024);
         assert_int_equal(copy("beyond", 11, 10), -EFBIG);
         assert_int_equal(size_of("beyond"), -1);
-        assert_int_equal(size_of(".beyond.new"), -1);
+        assert_int_equal(size_of(".beyond.1.new"), -1);
         assert_int_equal(copy("small", 3, 10), 0); /* replaced as a whole */
         assert_int_equal(size_of("small"), 3);
+}
+
+static void on_done_of_two(int r, void *userdata) {
+        Copy *c = userdata;
+
+        c->done = true;
+        c->result = r;
+}
+
+/* The same file twice at once, as when a call is repeated before it was answered: what is there is whole at any time. */
+static void test_two_copies(void **state) {
+        _cleanup_(sd_event_unrefp) sd_event *event = NULL;
+        _cleanup_(store_freep) Store *store = NULL;
+        _cleanup_free_ char *data = calloc(1, 5 * 1024 * 1024);
+        Copy first = {}, second = {};
+
+        assert_int_equal(sd_event_new(&event), 0);
+        assert_int_equal(store_new(&store, event, directory), 0);
+        assert_int_equal(store_copy(store, ITEM, "twice", io_memfd("a", data, 2 * 1024 * 1024), UINT64_MAX, on_done_of_two, &first, NULL), 0);
+        assert_int_equal(store_copy(store, ITEM, "twice", io_memfd("b", data, 5 * 1024 * 1024), UINT64_MAX, on_done_of_two, &second, NULL), 0);
+        while (!first.done || !second.done) {
+                off_t size;
+
+                assert_true(sd_event_run(event, 1000000) >= 0);
+                size = size_of("twice");
+                assert_true(size == 2 * 1024 * 1024 || size == 5 * 1024 * 1024 || (size == -1 && !first.done && !second.done));
+        }
+        assert_int_equal(first.result, 0);
+        assert_int_equal(second.result, 0);
 }
 
 static void test_what_is_no_file(void **state) {
@@ -140,6 +171,34 @@ static void test_events(void **state) {
         }
 }
 
+/* The disk is full in the middle of a line, and has room again later. */
+static void test_full_disk(void **state) {
+        _cleanup_fd_ int dir = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        _cleanup_(event_log_closep) EventLog *l = open_log(dir);
+        _cleanup_(event_reader_done) EventReader reader = { .fd = -1 };
+        _cleanup_json_ json_t *event = NULL;
+        struct rlimit before, tight;
+        char path[128];
+        struct stat st;
+        int r;
+
+        (void) snprintf(path, sizeof(path), "%s/events", directory);
+        assert_int_equal(stat(path, &st), 0);
+        assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+        tight = (struct rlimit) { .rlim_cur = (rlim_t) st.st_size + 10, .rlim_max = before.rlim_max };
+        (void) signal(SIGXFSZ, SIG_IGN);
+        assert_int_equal(setrlimit(RLIMIT_FSIZE, &tight), 0);
+        r = event_log_append(l, "note", json_pack("{s:s}", "text", "cut off"));
+        assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+        assert_int_equal(r, -EFBIG);
+
+        assert_int_equal(event_log_append(l, "note", json_pack("{s:s}", "text", "whole")), 0);
+        event_reader_init(&reader, openat(dir, "events", O_RDONLY | O_CLOEXEC));
+        reader.offset = (uint64_t) st.st_size;
+        assert_int_equal(event_reader_next(&reader, &event), 1);
+        assert_string_equal(json_string_value(json_object_get(event, "text")), "whole");
+}
+
 static void test_long_lines(void **state) {
         _cleanup_fd_ int dir = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
         _cleanup_(event_log_closep) EventLog *l = open_log(dir);
@@ -182,8 +241,10 @@ static int tear_down(void **state) {
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_copies),
+                cmocka_unit_test(test_two_copies),
                 cmocka_unit_test(test_what_is_no_file),
                 cmocka_unit_test(test_events),
+                cmocka_unit_test(test_full_disk),
                 cmocka_unit_test(test_long_lines),
         };
 
