@@ -66,7 +66,8 @@ static void on_listed(int r, const UnitState *units, size_t n, void *userdata) {
                         /* started behind our back while the stops were queued (a socket that was just connected to) */
                         if (strcmp(units[i].active, "active") == 0)
                                 (void) units_stop(f->manager->units, units[i].name);
-                }
+                } else if (units[i].job)
+                        left++; /* a stop that came too late is still queued, and what starts next in that slice would be refused */
         }
 
         if (r >= 0 && left == 0) {

@@ -209,12 +209,14 @@ static int read_units(sd_bus_message *m, UnitState *units, size_t *ret_n) {
 
         for (;;) {
                 UnitState s = {};
+                uint32_t job = 0;
 
-                r = sd_bus_message_read(m, "(ssssssouso)", &s.name, NULL, NULL, &s.active, &s.sub, NULL, NULL, NULL, NULL, NULL);
+                r = sd_bus_message_read(m, "(ssssssouso)", &s.name, NULL, NULL, &s.active, &s.sub, NULL, NULL, &job, NULL, NULL);
                 if (r < 0)
                         return r;
                 if (r == 0)
                         break;
+                s.job = job != 0;
                 if (n < UNITS_MAX)
                         units[n++] = s;
         }

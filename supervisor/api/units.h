@@ -15,6 +15,7 @@ typedef struct Units Units;
 
 typedef struct UnitState {
         const char *name, *active, *sub; /* borrowed */
+        bool job;                        /* something is queued for it */
 } UnitState;
 
 /* A unit of ours changed its state. Called for every change. `why` says how a service ended ("exit status 1",
