@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What root in a real guest cannot reach: each attempt fails within a second, in a way that a program understands, and stands in
+the policy log with the rule that decided. Beside it, the same to an allowed host succeeds.
+
+How the single parts decide is in test_run_egress.py and test_run_net.py, with a stand-in for the guest.
+"""
+
+import json
+import re
+import time
+
+import pytest
+import world as worlds
+
+# Each attempt prints a line of JSON: what, how it ended, and after how long.
+GUEST = r"""
+import errno, json, os, socket, struct, sys, time
+
+def tcp(host, port):
+    family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    with socket.socket(family, socket.SOCK_STREAM) as s:
+        s.settimeout(3)
+        s.connect(address)
+        return "connected"
+
+def http(host, port):
+    with socket.create_connection((host, port), 3) as s:
+        s.sendall(b"GET / HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n" % host.encode())
+        return s.recv(4096).split(b"\r\n")[0].decode()
+
+def proxy(target):
+    with socket.create_connection(("10.255.255.1", 3128), 3) as s:
+        s.sendall(b"CONNECT %s HTTP/1.1\r\nHost: %s\r\n\r\n" % (target.encode(), target.encode()))
+        return s.recv(4096).split(b"\r\n")[0].decode()
+
+def udp(host, port):
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+        s.settimeout(3)
+        s.connect((host, port))
+        s.send(b"hello")
+        return "answer of %d bytes" % len(s.recv(4096))
+
+def dns(name, qtype=1):
+    query = struct.pack("!6H", 7, 0x100, 1, 0, 0, 0) + b"".join(bytes([len(l)]) + l.encode() for l in name.split(".")) + b"\0" + struct.pack("!2H", qtype, 1)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+        s.settimeout(3)
+        s.connect(("10.255.255.1", 53))
+        s.send(query)
+        return "rcode %d" % (s.recv(4096)[3] & 15)
+
+def lookup(name):
+    return socket.getaddrinfo(name, 443)[0][4][0]
+
+def ping(host):
+    body = struct.pack("!BBHHH", 8, 0, 0, 7, 1)
+    body = body[:2] + struct.pack("!H", 0xffff - sum(struct.unpack("!4H", body))) + body[4:]
+    with socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP) as s:
+        s.settimeout(3)
+        s.sendto(body, (host, 0))
+        while True:
+            answer = s.recv(4096)
+            if answer[20] != 8:
+                return "icmp %d/%d" % (answer[20], answer[21])
+
+for kind, *arguments in json.loads(sys.argv[1]):
+    begin = time.monotonic()
+    try:
+        end = globals()[kind](*arguments)
+    except socket.gaierror as e:
+        end = {socket.EAI_FAIL: "EAI_FAIL", socket.EAI_AGAIN: "EAI_AGAIN", socket.EAI_NONAME: "EAI_NONAME"}.get(e.errno, str(e))
+    except OSError as e:
+        end = errno.errorcode.get(e.errno, str(e))
+    print(json.dumps([[kind, *arguments], end, time.monotonic() - begin]), flush=True)
+"""
+
+REFUSED, FILTERED, FORBIDDEN = {"ECONNREFUSED"}, {"ECONNREFUSED", "EHOSTUNREACH", "EACCES"}, {"HTTP/1.1 403 Forbidden"}
+
+# What, how it is to end, and its record: the name and the port there (no port: a lookup). No record: it never leaves the guest's kernel.
+DENIED = [
+    (("dns", "paste.example.net"), {"rcode 5"}, ("paste.example.net", None)),
+    (("dns", "a2V5.attacker.example.com", 16), {"rcode 5"}, ("a2v5.attacker.example.com", None)),
+    (("lookup", "metadata.google.internal"), {"EAI_FAIL", "EAI_AGAIN", "EAI_NONAME"}, ("metadata.google.internal", None)),
+    (("proxy", "paste.example.net:443"), FORBIDDEN, ("paste.example.net", 443)),
+    (("proxy", f"{worlds.OTHER}:443"), FORBIDDEN, (worlds.OTHER, 443)),
+    (("proxy", "169.254.169.254:80"), FORBIDDEN, ("169.254.169.254", 80)),
+    (("tcp", worlds.OTHER, 443), REFUSED, (worlds.OTHER, 443)),
+    (("tcp", worlds.ORIGIN, 443), REFUSED, (worlds.ORIGIN, 443)),            # an allowed host, by its address
+    (("tcp", "1.1.1.1", 443), REFUSED, ("1.1.1.1", 443)),
+    (("tcp", "169.254.169.254", 80), REFUSED, ("169.254.169.254", 80)),
+    (("tcp", "2852039166", 81), REFUSED, ("169.254.169.254", 81)),
+    (("tcp", "0xa9fea9fe", 82), REFUSED, ("169.254.169.254", 82)),
+    (("tcp", "0251.0376.0251.0376", 83), REFUSED, ("169.254.169.254", 83)),
+    (("tcp", "169.254.43518", 84), REFUSED, ("169.254.169.254", 84)),
+    (("tcp", "::ffff:169.254.169.254", 85), REFUSED, ("169.254.169.254", 85)),
+    (("tcp", "fd00:ec2::254", 80), {"ENETUNREACH", "EADDRNOTAVAIL", "EAFNOSUPPORT", "EAI_NONAME"}, None),
+    (("http", "metadata.example.org", 80), FORBIDDEN, ("metadata.example.org", 80)),   # an allowed name that resolves to it
+    (("http", "host.example.org", 80), FORBIDDEN, ("host.example.org", 80)),           # and one that resolves to the host
+    (("tcp", worlds.GATEWAY, 22), REFUSED, (worlds.GATEWAY, 22)),
+    (("tcp", "10.255.255.1", 22), REFUSED, ("10.255.255.1", 22)),
+    (("tcp", "10.255.255.1", 15001), REFUSED, ("10.255.255.1", 15001)),
+    (("udp", worlds.ORIGIN, 443), FILTERED, (worlds.ORIGIN, 443)),
+    (("udp", "8.8.8.8", 123), FILTERED, ("8.8.8.8", 123)),
+    (("udp", "169.254.169.254", 80), FILTERED, ("169.254.169.254", 80)),
+    (("udp", worlds.GATEWAY, 514), FILTERED, (worlds.GATEWAY, 514)),
+    (("ping", worlds.ORIGIN), {"icmp 3/13", "EHOSTUNREACH"}, (worlds.ORIGIN, 0)),
+    (("ping", "169.254.169.254"), {"icmp 3/13", "EHOSTUNREACH"}, ("169.254.169.254", 0)),
+]
+ALLOWED = [(("dns", "www.example.org"), "rcode 0"), (("tcp", "www.example.org", 443), "connected"), (("http", "www.example.org", 80), "HTTP/1.1 200 OK"),
+           (("proxy", "www.example.org:443"), "HTTP/1.1 200 Connection established")]
+
+
+@pytest.fixture(scope="module")
+def tried(host):
+    """How every attempt ended, from root in one guest; and the policy log of its run."""
+    attempts = json.dumps([attempt for attempt, *_ in ALLOWED + DENIED])
+    done = host.anchorctl("run", "--workflow", "exec-net", "--", "python3", "-c", GUEST, attempts, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    ended = {tuple(attempt): (end, seconds) for attempt, end, seconds in map(json.loads, done.stdout.splitlines())}
+    item = re.search(r"i[0-9a-z]{12}", done.stderr).group()
+    return ended, item
+
+
+@pytest.mark.parametrize("attempt, end", ALLOWED, ids=[" ".join(map(str, a)) for a, _ in ALLOWED])
+def test_allowed(tried, attempt, end):
+    assert tried[0][attempt][0].lower() == end.lower()
+
+
+@pytest.mark.parametrize("attempt, ends, _", DENIED, ids=[" ".join(map(str, a)) for a, *_ in DENIED])
+def test_deny_within_a_second(tried, attempt, ends, _):
+    end, seconds = tried[0][attempt]
+    assert end in ends and seconds < 1, (end, seconds)
+
+
+def test_each_denial_is_in_the_policy_log(host, tried):
+    """With its rule. What the namespace's ruleset rejects is written when the run's network goes."""
+    wanted = {record for *_, record in DENIED if record}
+    end = time.monotonic() + 10
+    while True:
+        log = json.loads(host.anchorctl("policy", "log", tried[1], "--json=short", user=None).stdout)
+        seen = {(r["data"]["name"].lower(), None if r["event"] == "dns.refused" else r["data"]["port"])
+                for r in log if r["event"].endswith((".deny", ".refused")) and r["data"]["rule"]}
+        if wanted <= seen or time.monotonic() > end:
+            break
+        time.sleep(0.5)
+    assert wanted <= seen, (wanted - seen, sorted(seen, key=str))
+    assert [r for r in log if r["event"] == "egress.allow" and r["data"]["name"] == "www.example.org" and r["data"]["rule"]]
