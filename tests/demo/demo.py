@@ -14,6 +14,7 @@ import json
 import os
 import pathlib
 import re
+import select
 import subprocess
 import sys
 import time
@@ -67,10 +68,25 @@ def main():
     return status
 
 
+def followed(host, *command):
+    """The same for a command that may have nothing to say for a while: then a line says for how long it has been at it."""
+    process = host.popen(command, "operator", stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    begin = time.monotonic()
+    while True:
+        if not select.select([process.stdout], [], [], 8)[0]:
+            print(f"  … ({time.monotonic() - begin:.0f} s)", flush=True)
+            continue
+        data = os.read(process.stdout.fileno(), 65536)
+        if not data:
+            return process.wait()
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+
+
 def show_run(host, world, workflow):
     title(f"the run: anchorctl run --workflow {workflow}")
-    status = shown(host, "anchorctl", "run", "--workflow", workflow, "--repo", hosting.REPOSITORY, "--base", "main",
-                   "--task", TASK)
+    status = followed(host, "anchorctl", "run", "--workflow", workflow, "--repo", hosting.REPOSITORY, "--base", "main",
+                      "--task", TASK)
     item = host.items()[0]["id"]
 
     title("the item: its runs, where the time went, what it cost")
@@ -80,15 +96,15 @@ def show_run(host, world, workflow):
         return status
     events = [json.loads(line) for line in host.anchorctl("logs", item, "--json=short").stdout.splitlines()]
     show_time(events)
-    show_tests(events)
+    failed = show_tests(events)
     title("the change")
     shown(host, "anchorctl", "result", item, "--diff")
     title("what the run reached, and what it tried in vain")
     shown(host, "anchorctl", "policy", "log", item, user="root")
     title("the record: every step above, hash-chained")
-    status = shown(host, "anchorctl", "audit", "verify", user="root")
+    failed |= shown(host, "anchorctl", "audit", "verify", user="root")
     title("the key")
-    return show_key(world) or status
+    return show_key(world) or failed
 
 
 def show_time(events):
@@ -117,8 +133,12 @@ def show_tests(events):
     title("the tests, before and after")
     said = [(event["run"], line) for event in events if event["type"] == "output" and event["stream"] in ("agent", "check")
             for line in event["data"].splitlines() if re.fullmatch(r"test-csv: \d+ of \d+ cases passed", line)]
-    for label, (run, line) in (("before", said[0]), ("after ", said[-1])) if said else ():
+    if not said:
+        print("the agent ran no test: nothing to compare")
+        return 1
+    for label, (run, line) in (("before", said[0]), ("after ", said[-1])):
         print(f"{label}  {line}   (run {run})")
+    return 0 if said[0][1] != said[-1][1] else 1
 
 
 def show_key(world):
