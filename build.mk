@@ -144,7 +144,7 @@ corpora fuzz:
 
 # Lint. A file is looked at again when it or a header of it changed (its object is then newer).
 .PHONY: lint lint-shell lint-format lint-tidy lint-cppcheck fmt
-SHELL_FILES   := $(sort $(shell grep -rlE '^\#!/bin/(ba)?sh|^\# shellcheck shell=' .ci image tests completion 2>/dev/null | grep -v '\.mk$$'))
+SHELL_FILES   := $(sort $(shell grep -rlE '^\#!/bin/(ba)?sh|^\# shellcheck shell=' .ci image tests rootfs-overlay 2>/dev/null | grep -v '\.mk$$'))
 FORMAT_FILES  := $(sort $(shell find supervisor ebpf tests/unit tests/fuzz -name '*.[ch]'))
 # Not the unit tests: that cmocka's assertions do not return, the analyzer cannot know.
 TIDY_FILES    := $(LIB_SRCS) $(PROGRAMS:%=supervisor/main/%.c)

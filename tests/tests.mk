@@ -2,7 +2,7 @@
 # Tests on the booted image. They start from an empty environment, under the system's own Python.
 
 T ?=
-TEST_FILES := $(if $(T),$(sort $(wildcard tests/*/test_*$(T)*.py)),tests/integration $(wildcard tests/adversary))
+TEST_FILES := $(if $(T),$(sort $(foreach f,$(wildcard tests/*/test_*.py),$(if $(findstring $(T),$(notdir $f)),$f))),tests/integration $(wildcard tests/adversary))
 
 .PHONY: integration
 integration: image-root templates ## integration tests on the booted image
