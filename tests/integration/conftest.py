@@ -59,7 +59,12 @@ def host(world, repository, policies):
     except hosting.BootFailed as error:
         pytest.exit(str(error), returncode=3)
     yield booted
-    stop_boot(booted)
+    try:
+        # after all that: the record of it is whole, and no daemon is left failed
+        booted.run(["anchorctl", "audit", "verify"])
+        assert booted.systemctl("--failed", "--no-legend", "--plain").stdout == ""
+    finally:
+        stop_boot(booted)
 
 
 @pytest.fixture
