@@ -228,8 +228,15 @@ static int write_framing(const HttpHead *head, Buffer *out) {
         return write_field(out, "Content-Length", text);
 }
 
-static bool is_dropped(const HttpHead *head, const char *name) {
-        return strcasecmp(name, "host") == 0 || strcasecmp(name, "accept-encoding") == 0 || http_field_is_hop_by_hop(head, name);
+/* A part of an answer that reflects the secret is part of the secret, and masking does not find it: beside a
+ * secret, nothing may be asked for in parts. */
+static bool asks_for_part(const char *name) {
+        return strcasecmp(name, "range") == 0 || strcasecmp(name, "if-range") == 0;
+}
+
+static bool is_dropped(const HttpHead *head, const SubstitutePlan *plan, const char *name) {
+        return strcasecmp(name, "host") == 0 || strcasecmp(name, "accept-encoding") == 0 || (plan->n_items > 0 && asks_for_part(name)) ||
+               http_field_is_hop_by_hop(head, name);
 }
 
 int substitute_write(const HttpHead *head, const SubstitutePlan *plan, const char *host, uint16_t port, Buffer *out) {
@@ -254,7 +261,7 @@ int substitute_write(const HttpHead *head, const SubstitutePlan *plan, const cha
                                 s = &plan->items[k];
                 if (s)
                         r = write_substituted(out, &head->fields[i], s);
-                else if (!is_dropped(head, head->fields[i].name))
+                else if (!is_dropped(head, plan, head->fields[i].name))
                         r = write_field(out, head->fields[i].name, head->fields[i].value);
                 if (r < 0)
                         return r;

@@ -37,7 +37,7 @@ void substitute_plan(const InjectCredential *credentials, size_t n_credentials, 
 
 /*
  * The request's head for the origin: as it was read, but Host set to `host` (with the port unless it is 443),
- * without fields about one connection, asking for an unencoded body, framed as `head` says, and with the
- * values in the plan's places. Trusts the verdict to be PLAIN or REPLACE.
+ * without fields about one connection, asking for an unencoded body and, beside a secret, for a whole one, framed as
+ * `head` says, and with the values in the plan's places. Trusts the verdict to be PLAIN or REPLACE.
  */
 int substitute_write(const HttpHead *head, const SubstitutePlan *plan, const char *host, uint16_t port, Buffer *out);

@@ -92,7 +92,7 @@ static Peeked peek_http(Connection *c, const uint8_t *data, size_t size) {
                 return size >= PEEK_MAX ? PEEKED_TOO_LARGE : PEEKED_MORE;
 
         request = http_follower_request(f);
-        if (o != HTTP_HEAD_END || request->upgrade)
+        if (o != HTTP_HEAD_END || !http_request_is_plain(request))
                 c->seen = EGRESS_RAW; /* nothing that may go on over a port that carries HTTP */
         else if (connection_remember_request(c, request) < 0)
                 return PEEKED_TOO_LARGE;

@@ -89,7 +89,7 @@ static ssize_t connection_filter(const uint8_t *data, size_t size, void *userdat
                         c->first_head = false; /* the same bytes that were peeked at and decided */
                         free_to_go = c->n_fed;
                 } else if (o == HTTP_HEAD_END || o == HTTP_REFUSED) {
-                        if (o == HTTP_HEAD_END && !request->upgrade)
+                        if (o == HTTP_HEAD_END && http_request_is_plain(request))
                                 r = connection_remember_request(c, request);
                         else {
                                 /* egressd denies and records what is not a request */

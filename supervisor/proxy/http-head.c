@@ -89,6 +89,9 @@ static int on_head(llhttp_t *parser) {
 
         if (parser->http_major != 1 || parser->http_minor > 1)
                 return -1;
+        /* llhttp refuses this only when it goes on to the body, when the head would be on its way */
+        if ((parser->flags & F_TRANSFER_ENCODING) && !(parser->flags & F_CHUNKED))
+                return -1;
 
         while (f->n_host > 0 && (f->host[f->n_host - 1] == ' ' || f->host[f->n_host - 1] == '\t'))
                 f->host[--f->n_host] = '\0';
@@ -192,6 +195,10 @@ HttpOutcome http_follower_feed(HttpFollower *f, const char *data, size_t size, s
 
 const HttpRequest *http_follower_request(const HttpFollower *f) {
         return &f->request;
+}
+
+bool http_request_is_plain(const HttpRequest *request) {
+        return !request->upgrade && (request->target[0] == '/' || strcmp(request->target, "*") == 0);
 }
 
 bool http_follower_in_head(const HttpFollower *f) {

@@ -41,6 +41,10 @@ HttpOutcome http_follower_feed(HttpFollower *f, const char *data, size_t size, s
 /* The last head; borrowed until the next one begins. */
 const HttpRequest *http_follower_request(const HttpFollower *f);
 
+/* Is it for the server that the connection leads to, and for the host that its Host header names? Not a CONNECT or an upgrade, and not
+ * the absolute form: an origin has to prefer that one's authority to the Host header (RFC 9112, 3.2.2). */
+bool http_request_is_plain(const HttpRequest *request);
+
 /* Is the next byte part of a head (or between messages)? Else it is part of a body. */
 bool http_follower_in_head(const HttpFollower *f);
 

@@ -77,8 +77,26 @@ static void test_smuggling(void **state) {
         check("GET / HTTP/1.1\nHost: a\n\n", "!");
         check("GET / HTTP/2.0\r\nHost: a\r\n\r\n", "!");
         check("SSH-2.0-x\r\n", "!");
+        check("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: xchunked\r\n\r\n", "!");
+        check("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n\r\n", "!");
         check("GET / HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: h2c\r\n\r\n", "[62:GET / a upgrade]");
         check("CONNECT a.example:443 HTTP/1.1\r\nHost: a.example:443\r\n\r\n", "[55:CONNECT a.example:443 a.example:443 upgrade]");
+}
+
+static void test_plain(void **state) {
+        static const struct {
+                const char *target;
+                bool upgrade, plain;
+        } cases[] = {
+                { "/", false, true }, { "*", false, true }, { "//b.example/", false, true }, { "/", true, false }, { "*/", false, false },
+                { "http://b.example/", false, false }, { "http://a@b.example/", false, false }, { "b.example:443", false, false },
+        };
+
+        for (size_t i = 0; i < ELEMENTSOF(cases); i++) {
+                HttpRequest request = { .method = "GET", .target = cases[i].target, .host = "a.example", .upgrade = cases[i].upgrade };
+
+                assert_int_equal(http_request_is_plain(&request), cases[i].plain);
+        }
 }
 
 static void test_long_head(void **state) {
@@ -164,7 +182,7 @@ int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_requests),
                 cmocka_unit_test(test_smuggling),
-                cmocka_unit_test(test_long_head),
+                cmocka_unit_test(test_plain), cmocka_unit_test(test_long_head),
                 cmocka_unit_test(test_look),
                 cmocka_unit_test(test_split),
                 cmocka_unit_test(test_rewrite),

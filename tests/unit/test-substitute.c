@@ -101,6 +101,18 @@ static void test_replace(void **state) {
         assert_null(strstr(three, SENTINEL));
 }
 
+/* An origin that reflects the secret must not do so in parts, which masking does not know. */
+static void test_no_parts(void **state) {
+        _cleanup_free_ char *with = NULL, *without = NULL;
+
+        assert_int_equal(judge(*state, API, 443, CALL, "x-api-key: " SENTINEL "\r\nRange: bytes=0-9\r\nIF-RANGE: \"a\"\r\nRanges: 1\r\n", NULL, &with),
+                         SUBSTITUTE_REPLACE);
+        assert_null(strcasestr(with, "range:"));
+        assert_non_null(strstr(with, "Ranges: 1\r\n"));
+        assert_int_equal(judge(*state, API, 443, "GET /v1/files", "Range: bytes=0-9\r\n", NULL, &without), SUBSTITUTE_PLAIN);
+        assert_non_null(strstr(without, "Range: bytes=0-9\r\n"));
+}
+
 static void test_plain(void **state) {
         _cleanup_free_ char *text = NULL;
 
@@ -165,6 +177,7 @@ static void test_not_here_and_revoked(void **state) {
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test_setup_teardown(test_replace, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_no_parts, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_plain, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_misuse, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_foreign, set_up, tear_down),

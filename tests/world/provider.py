@@ -139,7 +139,26 @@ class Handler(servers.Handler):
 
     def do_GET(self):
         self.note(None)
-        self.answer(200, {"data": [], "has_more": False})
+        if self.path.startswith("/v1/reflect"):
+            self.reflect()
+        else:
+            self.answer(200, {"data": [], "has_more": False})
+
+    do_HEAD = do_GET
+
+    def reflect(self):
+        """What a careless origin does: every header comes back, in a header and in the body, or in the part of it that is asked for."""
+        data, status = "".join("%s: %s\n" % item for item in self.headers.items()).encode(), 200
+        wanted = re.match(r"bytes=(\d+)-(\d+)$", self.headers.get("Range", ""))
+        if wanted:
+            status, data = 206, data[int(wanted[1]):int(wanted[2]) + 1]
+        self.send_response(status)
+        self.send_header("Content-Type", "text/plain")
+        self.send_header("X-Your-Key", str(self.headers.get("x-api-key")))
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(data)
 
     def do_POST(self):
         length = int(self.headers.get("Content-Length", 0))
