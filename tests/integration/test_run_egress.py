@@ -483,6 +483,8 @@ def test_auditd_frozen_cuts_and_denies_then_recovers(host, guest, world):
 
 def test_egressd_stopped_denies_and_comes_back(host, guest, world):
     address = address_of(guest, "www.example.org")
+    # who connects to anchord's sockets starts it, and with it egressd's socket
+    host.systemctl("stop", "anchord.socket", "anchord-run.socket", "anchord-spec.socket", "anchord.service")
     host.systemctl("stop", "anchor-egressd.socket", "anchor-egressd.service")
     try:
         assert guest.call(tls, address, "www.example.org", world.path("world.pem"))[0] != 200
