@@ -150,7 +150,7 @@ def test_doctor_and_status(host):
     assert "bad" not in done.stdout
     status = json.loads(expect(host, OK, "status", "--json=short").stdout)
     assert set(status["enforcers"].values()) == {"ok"}
-    host.systemctl("stop", "anchor-secretd.socket", "anchor-secretd-api.socket", "anchor-secretd.service")
+    host.stop_daemon("anchor-secretd")
     try:
         done = wait_for(lambda: (d := host.anchorctl("doctor", check=False, user=None)).returncode == FAILED and d)
         assert "anchor-secretd.socket is inactive" in done.stdout

@@ -167,9 +167,9 @@ def test_killed_and_the_run_goes_on(host, live, unit):
     assert (shown["state"], shown["run"], shown["attempt"]) == ("running", live.run, 1)
 
 
-STOP = {"stopped": lambda host, name: host.systemctl("stop", f"{name}.socket", f"{name}.service"),
+STOP = {"stopped": lambda host, name: host.stop_daemon(name),
         "frozen": lambda host, name: host.systemctl("kill", "--signal=STOP", f"{name}.service")}
-START = {"stopped": lambda host, name: host.systemctl("start", f"{name}.socket", f"{name}.service"),
+START = {"stopped": lambda host, name: host.start_daemon(name),
          "frozen": lambda host, name: host.systemctl("kill", "--signal=CONT", f"{name}.service", check=False)}
 
 
@@ -201,7 +201,7 @@ def test_enforcer_gone_cuts_and_says_so(host, live, name, how):
 
 def test_runs_slice_stopped_without_anchord(host, before, live):
     """What an operator does when nothing else answers: every run is dead within five seconds, and nothing of it stays."""
-    host.systemctl("stop", "anchord.socket", "anchord-run.socket", "anchord-spec.socket", "anchord.service")
+    host.stop_daemon("anchord")
     try:
         assert "process qemu-system-x86" in traces(host)
         begin = time.monotonic()
@@ -210,7 +210,7 @@ def test_runs_slice_stopped_without_anchord(host, before, live):
         # what egressd and secretd keep of it on disk goes when anchord tells them
         assert [line for line in traces(host) - before if not re.search("/var/lib/anchorhold/(egress|secret)/", line)] == []
     finally:
-        host.systemctl("start", "anchord.socket", "anchord-run.socket", "anchord-spec.socket", "anchord.service")
+        host.start_daemon("anchord")
     shown = live.ended()
     assert (shown["state"], shown["reason"]) == ("exhausted", "anchor-run ended while the supervisor was away")
     assert_as_before(host, before)

@@ -29,7 +29,7 @@ class Anchord:
 
     def __init__(self, host):
         self.host = host
-        host.systemctl("stop", "anchord.socket", "anchord-run.socket", "anchord-spec.socket", "anchord.service")
+        host.stop_daemon("anchord")
 
     def call(self, method, interface="Egress", sock="egress", **params):
         command = "varlinkctl --json=short call /run/anchorhold/%s.sock io.anchorhold.%s.%s %s" % (
@@ -484,13 +484,13 @@ def test_auditd_frozen_cuts_and_denies_then_recovers(host, guest, world):
 def test_egressd_stopped_denies_and_comes_back(host, guest, world):
     address = address_of(guest, "www.example.org")
     # who connects to anchord's sockets starts it, and with it egressd's socket
-    host.systemctl("stop", "anchord.socket", "anchord-run.socket", "anchord-spec.socket", "anchord.service")
-    host.systemctl("stop", "anchor-egressd.socket", "anchor-egressd.service")
+    host.stop_daemon("anchord")
+    host.stop_daemon("anchor-egressd")
     try:
         assert guest.call(tls, address, "www.example.org", world.path("world.pem"))[0] != 200
         assert guest.call(dns, "git.example.org")[0] == 2
     finally:
-        host.systemctl("start", "anchor-egressd.socket", "anchor-egressd.service")
+        host.start_daemon("anchor-egressd")
     assert wait_for(lambda: guest.call(tls, address, "www.example.org", world.path("world.pem"))[0] == 200, 20)
 
 

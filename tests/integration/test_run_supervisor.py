@@ -334,8 +334,9 @@ def test_supervisor_killed_in_mid_run(boot):
 def test_run_ends_while_supervisor_is_away(boot):
     item = submit(boot, "hangs")
     run = wait_running(boot, item)["run"]
-    boot.run(f"systemctl stop anchord.service anchord.socket anchord-run.socket anchord-spec.socket && systemctl stop anchor-run@{run}.service")
-    boot.run("systemctl start anchord.socket anchord-run.socket anchord-spec.socket anchord.service")
+    boot.stop_daemon("anchord")
+    boot.systemctl("stop", f"anchor-run@{run}.service")
+    boot.start_daemon("anchord")
     shown = wait_state(boot, item, "exhausted")
     assert shown["reason"] == "anchor-run ended while the supervisor was away"
     assert_nothing_left(boot)
@@ -466,7 +467,7 @@ def test_forged_credential_request(boot):
 def test_enforcer_lost_and_back(boot):
     item = submit(boot, "hangs")
     wait_running(boot, item)
-    boot.systemctl("stop", "anchor-egressd.socket", "anchor-egressd.service")
+    boot.stop_daemon("anchor-egressd")
     try:
         wait_for(lambda: status(boot)["enforcers"]["egressd"] != "ok", 15)
         shown = show(boot, item)
@@ -476,7 +477,7 @@ def test_enforcer_lost_and_back(boot):
         time.sleep(1.5)
         assert show(boot, waiting)["state"] == "queued"
     finally:
-        boot.systemctl("start", "anchor-egressd.socket", "anchor-egressd.service")
+        boot.start_daemon("anchor-egressd")
     wait_state(boot, waiting, "closed")
     assert any(note["kind"] == "enforcer.back" for note in show(boot, item)["notes"])
     call(boot, "Stop", {"item": item})
@@ -484,7 +485,7 @@ def test_enforcer_lost_and_back(boot):
 
 
 def test_nothing_starts_without_audit(boot):
-    boot.systemctl("stop", "anchor-auditd.socket", "anchor-auditd.service")
+    boot.stop_daemon("anchor-auditd")
     try:
         wait_for(lambda: status(boot)["enforcers"]["auditd"] != "ok", 15)
         item = submit(boot, "ok")
@@ -492,7 +493,7 @@ def test_nothing_starts_without_audit(boot):
         assert show(boot, item)["state"] == "queued" and not units(boot)
         assert status(boot)["audit_waiting"] > 0
     finally:
-        boot.systemctl("start", "anchor-auditd.socket", "anchor-auditd.service")
+        boot.start_daemon("anchor-auditd")
     wait_state(boot, item, "closed")
     wait_for(lambda: status(boot)["audit_waiting"] == 0)
 

@@ -5,6 +5,7 @@ import json
 import pathlib
 import shlex
 import subprocess
+import time
 
 import world as world_module
 
@@ -17,6 +18,15 @@ m operator anchorhold-operators
 u stranger - "Nobody in particular" /var/home/stranger /bin/bash
 """
 REPOSITORY = "/var/home/operator/csvsum"
+
+
+# The sockets of each daemon, whose name is also its service's.
+SOCKETS = {
+    "anchord": ("anchord.socket", "anchord-run.socket", "anchord-spec.socket"),
+    "anchor-auditd": ("anchor-auditd.socket",),
+    "anchor-egressd": ("anchor-egressd.socket",),
+    "anchor-secretd": ("anchor-secretd.socket", "anchor-secretd-api.socket"),
+}
 
 
 class BootFailed(Exception):
@@ -73,6 +83,20 @@ class Host:
 
     def property(self, unit, name):
         return self.run(["systemctl", "show", "--value", "-p", name, unit]).stdout.strip()
+
+    def stop_daemon(self, name):
+        """Stops a daemon with its sockets. A client that connects meanwhile starts it again, which cancels the stop: so
+        until it holds."""
+        units = [*SOCKETS[name], f"{name}.service"]
+        for _ in range(20):
+            self.systemctl("stop", *units, check=False)
+            if all(self.is_active(unit) in ("inactive", "failed") for unit in units):
+                return
+            time.sleep(0.1)
+        raise CommandFailed(f"{name} does not stay stopped")
+
+    def start_daemon(self, name):
+        self.systemctl("start", *SOCKETS[name], f"{name}.service")
 
     def journal(self, *args):
         return self.run(["journalctl", "--no-pager", "-b", *args], check=False).stdout
