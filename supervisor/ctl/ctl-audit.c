@@ -5,7 +5,9 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "audit/audit-journal.h"
 #include "audit/audit-verify.h"
 #include "ctl/ctl-format.h"
 #include "ctl/ctl.h"
@@ -50,6 +52,17 @@ static void print_report(Ctl *ctl, const AuditVerifyReport *v) {
                 (void) fputs("  beginning: vacuumed, as a checkpoint confirms\n", ctl->out);
 }
 
+/* The journal gives somebody who may not read its files no error, but no entries either. */
+static bool may_read_log(void) {
+        _cleanup_free_ char *directory = NULL, *path = NULL;
+
+        if (audit_journal_directory(&directory) < 0)
+                return false;
+
+        path = text_format("%s/system.journal", directory);
+        return path && access(path, R_OK) == 0;
+}
+
 CtlExit ctl_verb_audit_verify(Ctl *ctl) {
         const AuditVerifyOptions options = {
                 .export_file = ctl->o.file,
@@ -72,9 +85,9 @@ CtlExit ctl_verb_audit_verify(Ctl *ctl) {
                 return r == -ENOENT ? CTL_NOT_FOUND : r == -EACCES || r == -EPERM ? CTL_REFUSED : CTL_FAILED;
         }
 
-        if (report.finding == AUDIT_GOOD && report.records == 0 && !report.checkpoints_checked) {
-                ctl_error(ctl, "There is no record, as far as you may read the log (members of systemd-journal may read all of it).");
-                return CTL_NOT_FOUND;
+        if (report.records == 0 && !options.export_file && !options.directory && !may_read_log()) {
+                ctl_error(ctl, "You may not read the audit log, or there is none: root and members of systemd-journal may read all of it.");
+                return CTL_REFUSED;
         }
 
         if (ctl->o.json != CTL_JSON_OFF)

@@ -171,3 +171,4 @@ def test_policy_log_and_audit(host):
         table = expect(host, OK, "policy", "log", subject, "--blocked", user=None).stdout
         assert re.search(r"denied .*lookup of nowhere\.example\.com: no-rule", table)
     assert "intact" in expect(host, OK, "audit", "verify", user=None).stdout
+    assert "may not read the audit log" in expect(host, REFUSED, "audit", "verify", user="operator").stderr
