@@ -9,7 +9,7 @@ image-root: programs ## everything that the image needs to boot
 .PHONY: templates
 templates: programs ## guest kernel, initrd, root and agents
 	@image/template
-	@image/lockfiles check template-base
+	@image/lockfiles check template-base npm
 
 .PHONY: boot
 boot: image-root templates ## boot the image as a container and open a shell in it

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Where the real key is not while a run uses it, and what two runs at once see of each other."""
 
+import json
+import os
 import pathlib
+import socket
 import time
 
 import pytest
@@ -44,6 +47,26 @@ def memory_contains(pid, needles):
     return found
 
 
+def dump_guest_memory(path):
+    """The guest's RAM as QEMU itself dumps it, by QMP, into a memory file whose descriptor is returned."""
+    dump = os.memfd_create("guest-memory")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+        sock.settimeout(60)
+        sock.connect(path)
+        replies = sock.makefile("r", encoding="utf-8")
+
+        def ask(command, fds=(), **arguments):
+            socket.send_fds(sock, [json.dumps({"execute": command, "arguments": arguments}).encode()], fds)
+            while "return" not in (reply := json.loads(replies.readline())):
+                assert "error" not in reply, reply
+
+        assert "QMP" in json.loads(replies.readline())
+        ask("qmp_capabilities")
+        ask("getfd", [dump], fdname="dump")
+        ask("dump-guest-memory", paging=False, protocol="fd:dump")
+    return dump
+
+
 @pytest.fixture(scope="module")
 def using(host):
     """A run that has called the provider with its sentinel, has written it to its disk, and now waits."""
@@ -57,7 +80,14 @@ def using(host):
     live.rest()
 
 
-def test_the_guests_memory_has_the_sentinel_and_not_the_key(using):
+def test_the_guests_memory_has_the_sentinel_and_not_the_key(host, using):
+    dump = dump_guest_memory(f"/proc/{host.pid}/root/run/anchorhold/run/{using.run}/qmp")
+    assert os.fstat(dump).st_size > 256 << 20
+    assert contains(f"/proc/self/fd/{dump}", {REAL, using.sentinel}) == {using.sentinel}
+    os.close(dump)
+
+
+def test_qemus_memory_has_the_sentinel_and_not_the_key(using):
     assert memory_contains(using.pid("anchor-vm"), {REAL, using.sentinel}) == {using.sentinel}
 
 
