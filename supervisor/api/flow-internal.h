@@ -26,6 +26,7 @@ struct Flow {
         FlowState state;
         sd_event_source *timer;         /* owned; of the state */
         sd_event_source *cleanup_timer; /* owned */
+        sd_event_source *start_timer;   /* owned; to ask systemd again */
         uint64_t cleanup_since;         /* CLOCK_MONOTONIC */
         bool listing, look_again, killed;
         unsigned pending;               /* answers that REGISTERING and RELEASING wait for */

@@ -51,7 +51,7 @@ static const char *const stage_names[] = {
 };
 
 /* Beyond the workflow's own bound: boots, retries, and what anchor-run needs to say that time is up. */
-enum { ACTIVE_GRACE_S = 2 * BOOT_TIMEOUT_TCG_S + 120, IMPORT_TIMEOUT_S = 600 };
+enum { ACTIVE_GRACE_S = 2 * BOOT_TIMEOUT_TCG_S + 120, IMPORT_TIMEOUT_S = 600, START_AGAIN_USEC = 100 * 1000 };
 
 /* ---- small things ---- */
 
@@ -146,6 +146,7 @@ Flow *flow_free(Flow *f) {
         if (m->units)
                 units_forget(m->units, f);
         f->timer = sd_event_source_disable_unref(f->timer);
+        f->start_timer = sd_event_source_disable_unref(f->start_timer);
         f->cleanup_timer = sd_event_source_disable_unref(f->cleanup_timer);
         ledger_item_done(&f->item);
         (void) json_unref(f->spec);
@@ -305,12 +306,31 @@ void flow_stop(Flow *f, const char *reason) {
 
 /* ---- beginning a run ---- */
 
+static int ask_for_start(Flow *f);
+
+static int on_start_again(sd_event_source *source, uint64_t usec, void *userdata) {
+        Flow *f = userdata;
+
+        if (f->state == FLOW_STARTING && ask_for_start(f) < 0)
+                end_run(f, "error", "cannot ask systemd to start the run", NULL);
+        return 0;
+}
+
+/* What was stopped just before in the same slice may still be queued; the timer of the state bounds the waiting. */
+static bool start_later(Flow *f) {
+        f->start_timer = sd_event_source_disable_unref(f->start_timer);
+        return sd_event_add_time_relative(f->manager->event, &f->start_timer, CLOCK_MONOTONIC, START_AGAIN_USEC, 0,
+                                          on_start_again, f) >= 0;
+}
+
 static void on_started(int r, const char *result, void *userdata) {
         Flow *f = userdata;
         _cleanup_free_ char *reason = NULL;
 
         if (f->state != FLOW_STARTING)
                 return; /* it has said more than that by itself */
+        if (r == -EBUSY && start_later(f))
+                return;
         if (r >= 0) {
                 flow_confirm_started(f);
                 return;
@@ -321,15 +341,17 @@ static void on_started(int r, const char *result, void *userdata) {
         end_run(f, "error", reason ?: "did not start", NULL);
 }
 
-static void start_unit(Flow *f) {
+static int ask_for_start(Flow *f) {
         char unit[64];
-        int r;
 
         (void) snprintf(unit, sizeof(unit), "anchor-%s@%s.service", f->stage == STAGE_IMPORT ? "import" : "run", f->run);
+        return units_start(f->manager->units, unit, on_started, f);
+}
+
+static void start_unit(Flow *f) {
         f->why[0] = 0;
         set_state(f, FLOW_STARTING);
-        r = units_start(f->manager->units, unit, on_started, f);
-        if (r < 0)
+        if (ask_for_start(f) < 0)
                 end_run(f, "error", "cannot ask systemd to start the run", NULL);
 }
 

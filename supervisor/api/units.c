@@ -133,6 +133,8 @@ static int on_answer(sd_bus_message *m, void *userdata, sd_bus_error *ignored) {
                 /* what is not loaded is already stopped, dead and reset */
                 if (sd_bus_error_has_name(error, "org.freedesktop.systemd1.NoSuchUnit") && strcmp(c->verb, "start") != 0)
                         call_end(c, 0, "done");
+                else if (sd_bus_error_has_name(error, "org.freedesktop.systemd1.TransactionIsDestructive"))
+                        call_end(c, -EBUSY, error->message ?: error->name);
                 else
                         call_end(c, r < 0 ? r : -EIO, error->message ?: error->name);
                 return 0;

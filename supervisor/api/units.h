@@ -29,7 +29,7 @@ Units *units_free(Units *u);
 DEFINE_CLEANUP(Units *, units_free)
 
 /* `result` is systemd's: "done", "failed", "dependency", "timeout", "canceled", …, or a D-Bus error's message
- * with r negative. `done` is called once; NULL: failures are logged. */
+ * with r negative: -EBUSY if a stop of the unit, or of what it is in, is still queued and must not be replaced. `done` is called once; NULL: failures are logged. */
 typedef void (*UnitsDone)(int r, const char *result, void *userdata);
 
 int units_start(Units *u, const char *unit, UnitsDone done, void *userdata);
