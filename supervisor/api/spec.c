@@ -8,10 +8,6 @@
 
 /* ---- steps ---- */
 
-static const char *default_cwd(const PolicyWorkflow *w) {
-        return w->repository ? "/work/repo" : "/root";
-}
-
 /* The harness's environment, overridden key by key by the step's. */
 static int make_env(const PolicyStep *step, const json_t *harness, json_t **ret) {
         _cleanup_json_ json_t *env = json_object();
@@ -58,7 +54,7 @@ static int make_step(const SpecInput *in, const PolicyStep *step, json_t **ret) 
 
         object = json_pack("{s:s, s:s, s:O, s:s, s:O, s:I}",
                            "name", step->name, "kind", step->kind, "argv", argv,
-                           "cwd", step->cwd ?: default_cwd(in->workflow), "env", env,
+                           "cwd", step->cwd, "env", env,
                            "timeout_s", (json_int_t) step->timeout_s);
         if (!object)
                 return -ENOMEM;

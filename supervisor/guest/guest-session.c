@@ -30,6 +30,7 @@
 #include <unistd.h>
 
 #include "guest/guest.h"
+#include "util/version.h"
 
 enum {
         PORT_WAIT_USEC = 10 * 1000 * 1000,

@@ -4,10 +4,9 @@ GUEST_SRCS := supervisor/guest/guest-boot.c supervisor/guest/guest-file.c superv
               supervisor/guest/guest-net.c supervisor/guest/guest-process.c supervisor/guest/guest-session.c \
               supervisor/vmm/channel.c
 GUEST_OBJS := $(GUEST_SRCS:%.c=$(O)/guest/%.o)
-GUEST_VERSION := 0.1
 
 # Without the sanitizers also in their variant: it runs where their runtime is not.
-GUEST_CFLAGS := -std=gnu17 -O2 -g -fno-pie -fstack-protector-strong $(WARNINGS) -DANCHORHOLD_VERSION='"$(GUEST_VERSION)"'
+GUEST_CFLAGS := -std=gnu17 -O2 -g -fno-pie -fstack-protector-strong $(WARNINGS)
 
 $(GUEST_OBJS): $(O)/guest/%.o: %.c
 	$(call msg,CC,"$< (guest)")
