@@ -86,13 +86,15 @@ static Pumped pump_one(Manager *m, Follower *f) {
         uint64_t start = f->reader.offset;
         int r;
 
+        /* Of the piece before. Asked between two events it would always be so: what was queued is written by the loop. */
+        if (ipc_call_is_backed_up(f->call))
+                return PUMPED_SLOW;
+
         for (unsigned n = 0; n < PIECE_EVENTS && f->reader.offset - start < PIECE_BYTES; n++) {
                 _cleanup_json_ json_t *event = NULL;
 
                 if (!ipc_call_is_live(f->call))
                         return PUMPED_DONE;
-                if (ipc_call_is_backed_up(f->call))
-                        return PUMPED_SLOW;
 
                 r = event_reader_next(&f->reader, &event);
                 if (r < 0) {

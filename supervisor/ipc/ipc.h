@@ -59,7 +59,8 @@ const char *ipc_call_method(IpcCall *c);
 bool ipc_call_wants_more(IpcCall *c);
 /* False once the client has gone: stop sending notifications and drop the reference. */
 bool ipc_call_is_live(IpcCall *c);
-/* Is output for this client still waiting to be taken? Whoever sends many notifications asks before each. */
+/* Is output for this client still waiting to be taken? What was just queued is, until the loop
+ * had its turn: whoever sends many notifications asks before each bounded piece of them. */
 bool ipc_call_is_backed_up(IpcCall *c);
 
 /* Descriptor number i that came with the call: the caller's from now on, or -EINVAL. */
