@@ -35,6 +35,7 @@ enum {
 typedef struct Flow Flow;
 typedef struct Follower Follower;
 typedef struct OpenLog OpenLog;
+typedef struct OutboxFlight OutboxFlight;
 typedef struct StopAll StopAll;
 
 typedef enum EnforcerId {
@@ -82,7 +83,8 @@ struct Manager {
         uint64_t n_ticks;
         uint64_t accel_since;          /* when we began to wait for the probe, CLOCK_MONOTONIC */
 
-        struct {
+        struct OutboxFlight {
+                Manager *manager;      /* borrowed */
                 int64_t id;            /* 0: free */
                 char item[ID_LENGTH + 1];
         } outbox_flight[OUTBOX_WINDOW]; /* handed to auditd, not acknowledged */
@@ -135,7 +137,7 @@ typedef struct Accel {
         char reason[160];
 } Accel;
 
-/* -EOPNOTSUPP: the operator insists on KVM and the probe says no. */
+/* -EOPNOTSUPP: the operator insists on KVM, and the probe says no or (yet) nothing. *ret is filled in either case. */
 int accel_read(const char *configured, Accel *ret);
 
 /* ---- flow.c: one item being worked on ---- */

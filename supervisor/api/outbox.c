@@ -18,11 +18,6 @@
 
 enum { SCAN_MAX = 256 }; /* events looked at for one that may be sent; the rest has its turn when those are gone */
 
-typedef struct Sent {
-        Manager *manager; /* borrowed */
-        unsigned slot;    /* in Manager.outbox_flight */
-} Sent;
-
 bool outbox_is_empty(Manager *m) {
         int64_t n = 1;
 
@@ -50,13 +45,11 @@ static void retry_later(Manager *m) {
 }
 
 static void on_acknowledged(int r, void *userdata) {
-        Sent *sent = userdata;
-        Manager *m = sent->manager;
-        unsigned slot = sent->slot;
-        int64_t id = m->outbox_flight[slot].id;
+        OutboxFlight *flight = userdata;
+        Manager *m = flight->manager;
+        int64_t id = flight->id;
 
-        free(sent);
-        m->outbox_flight[slot].id = 0;
+        flight->id = 0;
         m->outbox_flying--;
 
         if (r < 0) {
@@ -78,44 +71,35 @@ static void on_acknowledged(int r, void *userdata) {
 }
 
 /* Is this event, or another one of its item, on its way? Events of no item keep to themselves. */
-static bool must_wait(Manager *m, const LedgerEvent *e, unsigned *ret_free_slot) {
+static bool must_wait(Manager *m, const LedgerEvent *e, OutboxFlight **ret_free) {
         const char *item = e->item ?: "";
 
         for (unsigned i = 0; i < OUTBOX_WINDOW; i++) {
                 if (m->outbox_flight[i].id == 0) {
-                        *ret_free_slot = i;
+                        *ret_free = &m->outbox_flight[i];
                         continue;
                 }
                 if (m->outbox_flight[i].id == e->id || strcmp(m->outbox_flight[i].item, item) == 0)
                         return true;
         }
-        return false;
+        return !*ret_free;
 }
 
-static int send_event(Manager *m, const LedgerEvent *e, unsigned slot) {
+static int send_event(Manager *m, const LedgerEvent *e, OutboxFlight *flight) {
         json_t *data = NULL;
-        Sent *sent;
         int r;
 
         r = json_parse(e->data, strlen(e->data), &data, NULL);
         if (r < 0)
                 return manager_fatal(m, r, "read an event of the audit outbox");
 
-        sent = malloc(sizeof(*sent));
-        if (!sent) {
-                json_decref(data);
-                return -ENOMEM;
-        }
-        *sent = (Sent) { .manager = m, .slot = slot };
-
-        m->outbox_flight[slot].id = e->id;
-        (void) snprintf(m->outbox_flight[slot].item, sizeof(m->outbox_flight[slot].item), "%s", e->item ?: "");
+        *flight = (OutboxFlight) { .manager = m, .id = e->id };
+        (void) snprintf(flight->item, sizeof(flight->item), "%s", e->item ?: "");
         m->outbox_flying++;
-        r = audit_append(m->audit, e->event, e->run, e->item, e->actor, data, on_acknowledged, sent);
+        r = audit_append(m->audit, e->event, e->run, e->item, e->actor, data, on_acknowledged, flight);
         if (r < 0) {
-                m->outbox_flight[slot].id = 0;
+                flight->id = 0;
                 m->outbox_flying--;
-                free(sent);
                 return r;
         }
 
@@ -129,15 +113,15 @@ static int send_next(Manager *m) {
 
         for (unsigned i = 0; i < SCAN_MAX; i++) {
                 _cleanup_(ledger_event_done) LedgerEvent e = {};
-                unsigned slot = 0;
+                OutboxFlight *flight = NULL;
 
                 r = ledger_outbox_next(m->ledger, after, &e);
                 if (r == LEDGER_E_NO_WORK)
                         return 0;
                 if (r < 0)
                         return manager_fatal(m, r, "read the audit outbox");
-                if (!must_wait(m, &e, &slot))
-                        return send_event(m, &e, slot);
+                if (!must_wait(m, &e, &flight))
+                        return send_event(m, &e, flight);
                 after = e.id;
         }
         return 0;

@@ -72,7 +72,7 @@ int accel_read(const char *configured, Accel *ret) {
 
         if (load_json(ACCEL_PATH, ACCEL_SIZE_MAX, &probe) < 0) {
                 *ret = (Accel) { .tcg = true, .fallback = true, .reason = "the accelerator's probe has not answered" };
-                return 0;
+                return strcmp(configured, "kvm") == 0 ? -EOPNOTSUPP : 0;
         }
 
         accel = json_string_value(json_object_get(probe, "accel"));
