@@ -438,7 +438,8 @@ Units *units_free(Units *u) {
                 (void) call_free(u->calls);
         if (u->bus)
                 sd_bus_detach_event(u->bus);
-        u->bus = sd_bus_flush_close_unref(u->bus);
+        /* flushing a connection that is not there yet would wait for the bus, which may never answer */
+        u->bus = u->bus && sd_bus_is_ready(u->bus) > 0 ? sd_bus_flush_close_unref(u->bus) : sd_bus_close_unref(u->bus);
         sd_event_unref(u->event);
         free(u);
         return NULL;
