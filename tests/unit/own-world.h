@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+#pragma once
+
+/* For tests of whole daemons: a mount namespace in which the fixed places of an image are empty and ours, and the
+ * helpers that every such test needs. Root only, as the build is. */
+
+#include <errno.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <systemd/sd-event.h>
+#include <unistd.h>
+
+#include "util/text.h"
+
+/* What is below `folder` stays visible, what is written to it is nobody else's. */
+static inline void own_world_cover(const char *folder) {
+        static unsigned n;
+        char upper[64], work[64], options[256];
+
+        (void) snprintf(upper, sizeof(upper), "/run/upper-%u", n);
+        (void) snprintf(work, sizeof(work), "/run/work-%u", n++);
+        assert_int_equal(mkdir(upper, 0755), 0);
+        assert_int_equal(mkdir(work, 0755), 0);
+        (void) snprintf(options, sizeof(options), "lowerdir=%s,upperdir=%s,workdir=%s", folder, upper, work);
+        assert_int_equal(mount("overlay", folder, "overlay", 0, options), 0);
+}
+
+static inline void own_world_enter(int more_namespaces) {
+        (void) signal(SIGPIPE, SIG_IGN);
+        assert_int_equal(unshare(CLONE_NEWNS | more_namespaces), 0);
+        /* in a chroot that is no mount point, whoever made it has seen to that */
+        (void) mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL);
+        assert_int_equal(mount("tmpfs", "/run", "tmpfs", 0, NULL), 0);
+        assert_int_equal(mkdir("/run/anchorhold", 0755), 0);
+}
+
+static inline int own_world_listen(const char *path) {
+        struct sockaddr_un un = { .sun_family = AF_UNIX };
+        int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+
+        assert_true(fd >= 0 && strlen(path) < sizeof(un.sun_path));
+        strcpy(un.sun_path, path);
+        (void) unlink(path);
+        assert_int_equal(bind(fd, (struct sockaddr *) &un, sizeof(un)), 0);
+        assert_int_equal(listen(fd, 64), 0);
+        return fd;
+}
+
+/* Turns the loop until the condition holds; a test that waits for five seconds has failed. */
+#define UNTIL(event, condition)                                                 \
+        do {                                                                    \
+                uint64_t until_end = time_monotonic() + 5000000;                \
+                                                                                \
+                while (!(condition)) {                                          \
+                        assert_true(sd_event_run(event, 20000) >= 0);           \
+                        if (time_monotonic() > until_end)                       \
+                                fail_msg("waited in vain for %s", #condition);  \
+                }                                                               \
+        } while (0)
+
+static inline void run_for(sd_event *event, uint64_t usec) {
+        uint64_t end = time_monotonic() + usec;
+
+        while (time_monotonic() < end)
+                assert_true(sd_event_run(event, 2000) >= 0);
+}

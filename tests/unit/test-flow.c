@@ -1,0 +1,324 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+
+/* Items on their way through anchord: each stage, and each way to fail. */
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "manager-world.h"
+
+/* ---- how it goes ---- */
+
+static void test_exec(void **state) {
+        World *w = *state;
+        char item[ID_LENGTH + 1], unit[64];
+        json_t *spec;
+
+        submit_exec(w, item);
+        follow(w, w->operator, "io.anchorhold.Manager.Follow", json_pack("{s:s}", "item", item));
+        (void) await_active(w, item, "work");
+        assert_int_equal(w->n_registered, 2);
+        (void) snprintf(unit, sizeof(unit), "StartUnit anchor-run@%s.service", w->as_run);
+        assert_int_equal(fake_told(&w->systemd, unit), 1);
+        assert_int_equal(state_of(w, item), ITEM_RUNNING);
+
+        RUN(w, "GetSpec", NULL);
+        assert_ok(w);
+        spec = json_object_get(w->answer, "spec");
+        assert_string_equal(json_string_value(json_object_get(spec, "run")), w->as_run);
+        assert_string_equal(json_string_value(json_object_get(spec, "item")), item);
+        assert_true(w->fds[0] < 0); /* there is no repository */
+
+        RUN(w, "Event", json_pack("{s:s, s:{}}", "kind", "booting", "data"));
+        assert_ok(w);
+        RUN(w, "Output", json_pack("{s:s, s:s, s:s}", "stream", "stdout", "step", "exec", "data", "hello\n"));
+        assert_ok(w);
+        finish(w, "ok", "", NULL);
+        assert_ok(w);
+        UNTIL(w->event, w->followed);
+        assert_int_equal(state_of(w, item), ITEM_CLOSED); /* nothing to review */
+        assert_null(w->m->flows);
+        assert_int_equal(w->n_released, 2);
+        assert_int_equal(w->systemd.n_units, 1); /* anchor-bpf */
+
+        UNTIL(w->event, outbox_is_empty(w->m));
+        assert_int_equal(audited(w, "item.submitted"), 1);
+        assert_int_equal(audited(w, "run.leased"), 1);
+        assert_int_equal(audited(w, "run.started"), 1);
+        assert_int_equal(audited(w, "run.finished"), 1);
+        assert_int_equal(audited(w, "item.transition closed"), 1);
+
+        /* the follower saw all of it, in order, once */
+        for (size_t i = 0; i + 1 < json_array_size(w->events); i++)
+                assert_int_equal(json_integer_value(json_object_get(json_array_get(w->events, i), "seq")), i + 1);
+        assert_string_equal(event_text(w, 0, "to"), "submitted");
+        assert_string_equal(event_text(w, json_array_size(w->events) - 1, "type"), "end");
+        assert_string_equal(event_text(w, json_array_size(w->events) - 1, "state"), "closed");
+
+        /* the answer to Finish got lost: the same words again change nothing */
+        finish(w, "failed", "", NULL);
+        assert_refused(w, "NoSuchRun");
+        assert_int_equal(state_of(w, item), ITEM_CLOSED);
+}
+
+/* The first run's good word counts for nothing; a second run, with an id of its own, gets the checked bundle. */
+static void test_fix(void **state) {
+        World *w = *state;
+        char item[ID_LENGTH + 1], first[ID_LENGTH + 1], unit[64];
+        _cleanup_item_ LedgerItem i = {};
+        char head[16] = {};
+
+        submit_fix(w, item);
+        (void) await_active(w, item, "work");
+        strcpy(first, w->as_run);
+        RUN(w, "GetSpec", NULL);
+        assert_ok(w);
+        assert_int_equal(pread(w->fds[0], head, 15, 0), 15);
+        assert_string_equal(head, "# v2 git bundle");
+        RUN(w, "GetImport", NULL);
+        assert_refused(w, "NoSuchRun"); /* not yet */
+
+        finish(w, "ok", "", "the guest's bundle");
+        assert_ok(w);
+        (void) await_active(w, item, "import");
+        assert_string_equal(w->as_run, first);
+        assert_int_equal(state_of(w, item), ITEM_VERIFYING);
+        assert_int_equal(w->n_released, 2); /* before anything reads what the guest made */
+        (void) snprintf(unit, sizeof(unit), "StartUnit anchor-import@%s.service", first);
+        assert_int_equal(fake_told(&w->systemd, unit), 1);
+        RUN(w, "GetSpec", NULL);
+        assert_refused(w, "NoSuchRun");
+        RUN(w, "GetImport", NULL);
+        assert_ok(w);
+        assert_string_equal(json_string_value(json_object_get(w->answer, "base")), BASE);
+        assert_true(w->fds[0] >= 0 && w->fds[1] >= 0);
+
+        import(w, true, "main", true);
+        assert_refused(w, "BadInput");
+        import(w, true, RESULT, false);
+        assert_refused(w, "BadInput");
+        import(w, true, RESULT, true);
+        assert_ok(w);
+
+        (void) await_active(w, item, "verify");
+        assert_string_not_equal(w->as_run, first);
+        RUN(w, "GetSpec", NULL);
+        assert_ok(w);
+        memset(head, 0, sizeof(head));
+        assert_int_equal(pread(w->fds[0], head, 15, 0), 7);
+        assert_string_equal(head, "checked");
+        assert_string_equal(json_string_value(json_object_get(json_object_get(json_object_get(w->answer, "spec"), "repository"), "base")), RESULT);
+        assert_int_equal(state_of(w, item), ITEM_VERIFYING);
+        finish(w, "ok", "", NULL);
+        UNTIL(w->event, state_of(w, item) == ITEM_IN_REVIEW && !w->m->flows);
+        assert_int_equal(ledger_get(w->m->ledger, item, &i), 0);
+        assert_string_equal(i.result_commit, RESULT);
+        assert_int_equal(w->n_registered, 4);
+        assert_int_equal(w->n_released, 4);
+        assert_int_equal(w->systemd.n_units, 1);
+
+        OPERATOR(w, "Result", json_pack("{s:s, s:s}", "item", item, "what", "bundle"));
+        assert_ok(w);
+        memset(head, 0, sizeof(head));
+        assert_int_equal(pread(w->fds[0], head, 15, 0), 7);
+        assert_string_equal(head, "checked"); /* never the guest's own */
+}
+
+/* ---- ways to fail ---- */
+
+static void test_verify_fails(void **state) {
+        World *w = *state;
+        char item[ID_LENGTH + 1];
+        _cleanup_item_ LedgerItem i = {};
+
+        submit_fix(w, item);
+        (void) await_active(w, item, "work");
+        finish(w, "ok", "", "the guest's bundle");
+        (void) await_active(w, item, "import");
+        import(w, true, RESULT, true);
+        (void) await_active(w, item, "verify");
+        finish(w, "failed", "check failed", NULL);
+        UNTIL(w->event, !w->m->flows);
+        assert_int_equal(ledger_get(w->m->ledger, item, &i), 0);
+        assert_int_equal(i.state, ITEM_QUEUED); /* of three attempts one is gone */
+        assert_int_equal(i.attempt, 2);
+        assert_int_equal(audited(w, "item.transition in_review"), 0);
+}
+
+static void test_import_refuses(void **state) {
+        World *w = *state;
+        char item[ID_LENGTH + 1];
+
+        submit_fix(w, item);
+        (void) await_active(w, item, "work");
+        finish(w, "ok", "", "a bomb");
+        (void) await_active(w, item, "import");
+        import(w, false, NULL, false);
+        assert_ok(w);
+        UNTIL(w->event, !w->m->flows);
+        assert_int_equal(state_of(w, item), ITEM_QUEUED);
+        OPERATOR(w, "Result", json_pack("{s:s, s:s}", "item", item, "what", "bundle"));
+        assert_refused(w, "Conflict");
+}
+
+static void test_no_commit(void **state) {
+        World *w = *state;
+        char item[ID_LENGTH + 1];
+
+        submit_fix(w, item);
+        (void) await_active(w, item, "work");
+        finish(w, "ok", "done, trust me", NULL);
+        UNTIL(w->event, !w->m->flows);
+        assert_int_equal(state_of(w, item), ITEM_QUEUED);
+        OPERATOR(w, "Show", json_pack("{s:s}", "item", item));
+        assert_true(answer_has(w, "no commit was made"));
+}
+
+static void test_guest_fails(void **state) {
+        World *w = *state;
+        char item[ID_LENGTH + 1];
+
+        submit_exec(w, item);
+        (void) await_active(w, item, "work");
+        finish(w, "failed", "exit status 3\x1b[31m", NULL);
+        await_exhausted(w, item, "exit status 3\\x1b[31m"); /* a guest's words, made harmless */
+        assert_int_equal(audited(w, "item.transition exhausted"), 1);
+}
+
+static void test_registration_refused(void **state) {
+        World *w = *state;
+        char item[ID_LENGTH + 1];
+
+        w->egress_refuses = "no such policy";
+        submit_exec(w, item);
+        await_exhausted(w, item, "registration refused: no such policy");
+        assert_int_equal(fake_told(&w->systemd, "StartUnit"), 0);
+}
+
+static void test_start_fails(void **state) {
+        World *w = *state;
+        char item[ID_LENGTH + 1];
+
+        w->systemd.start_result = "dependency";
+        submit_exec(w, item);
+        await_exhausted(w, item, "did not start: dependency");
+        assert_int_equal(w->n_released, 2);
+        assert_int_equal(audited(w, "run.started"), 0);
+}
+
+/* A stop that is still queued in the slice: anchord asks again. */
+static void test_start_again(void **state) {
+        World *w = *state;
+        char item[ID_LENGTH + 1];
+
+        w->systemd.n_destructive = 2;
+        submit_exec(w, item);
+        (void) await_active(w, item, "work");
+        assert_int_equal(fake_told(&w->systemd, "StartUnit"), 3);
+        finish(w, "ok", "", NULL);
+        UNTIL(w->event, state_of(w, item) == ITEM_CLOSED);
+}
+
+static void test_unit_dies(void **state) {
+        World *w = *state;
+        char item[ID_LENGTH + 1], unit[64];
+
+        submit_exec(w, item);
+        (void) await_active(w, item, "work");
+        /* another unit of the run is a note, the run itself decides */
+        (void) snprintf(unit, sizeof(unit), "anchor-proxy@%s.service", w->as_run);
+        fake_unit_changed(&w->systemd, unit, "failed", "signal", 2, 11);
+        run_for(w->event, 20000);
+        assert_int_equal(state_of(w, item), ITEM_RUNNING);
+        (void) snprintf(unit, sizeof(unit), "anchor-run@%s.service", w->as_run);
+        fake_unit_changed(&w->systemd, unit, "failed", "signal", 2, 9);
+        await_exhausted(w, item, "ended without a result: signal 9");
+        OPERATOR(w, "Show", json_pack("{s:s}", "item", item));
+        assert_true(answer_has(w, "failed: signal 11"));
+}
+
+/* A unit that does not stop when its slice does is killed as soon as an operator wants it dead. */
+static void test_stop(void **state) {
+        World *w = *state;
+        char item[ID_LENGTH + 1], unit[64];
+
+        submit_exec(w, item);
+        (void) await_active(w, item, "work");
+        (void) snprintf(unit, sizeof(unit), "anchor-vm@%s.service", w->as_run);
+        fake_unit_set(&w->systemd, unit, "active")->sticky = true;
+        OPERATOR(w, "Stop", json_pack("{s:s, s:s}", "item", item, "reason", "enough\n"));
+        assert_ok(w);
+        UNTIL(w->event, state_of(w, item) == ITEM_CANCELLED && !w->m->flows);
+        assert_true(reason_is(w, item, "enough"));
+        assert_int_equal(w->systemd.n_units, 1);
+        assert_true(fake_told(&w->systemd, "KillUnit anchor-vm@") > 0);
+        UNTIL(w->event, outbox_is_empty(w->m));
+        assert_int_equal(audited(w, "run.stopped"), 1);
+
+        OPERATOR(w, "Stop", json_pack("{s:s}", "item", item));
+        assert_refused(w, "Conflict");
+        RUN(w, "Output", json_pack("{s:s, s:s, s:s}", "stream", "stdout", "step", "exec", "data", "still here"));
+        assert_refused(w, "NoSuchRun");
+}
+
+/* Nothing happens for a run whose lease is not on record. */
+static void test_audit_refuses(void **state) {
+        World *w = *state;
+        char item[ID_LENGTH + 1];
+
+        w->audit_refuses = true;
+        submit_exec(w, item);
+        run_for(w->event, 150000);
+        assert_int_equal(w->n_registered, 0);
+        assert_int_equal(fake_told(&w->systemd, "StartUnit"), 0);
+        assert_false(outbox_is_empty(w->m));
+
+        w->audit_refuses = false;
+        (void) await_active(w, item, "work"); /* tried again after a second */
+        UNTIL(w->event, outbox_is_empty(w->m));
+        assert_int_equal(audited(w, "item.submitted"), 1);
+        finish(w, "ok", "", NULL);
+        UNTIL(w->event, state_of(w, item) == ITEM_CLOSED);
+}
+
+/* A workflow that changed between submission and lease is not run. */
+static void test_changed_policy(void **state) {
+        World *w = *state;
+        char item[ID_LENGTH + 1];
+        Tree root = {};
+
+        OPERATOR(w, "Hold", json_pack("{s:b}", "on", true));
+        submit_exec(w, item);
+        tree_copy(&root, "/usr/lib/anchorhold/policy/workflows/exec.json", "run/exec.json");
+        tree_put(&root, "usr/lib/anchorhold/policy/workflows/exec.json",
+                 "{\"template\": \"base\", \"repository\": false, \"steps\": [{\"name\": \"exec\", \"kind\": \"exec\", \"timeout\": \"2h\"}]}");
+        OPERATOR(w, "Hold", json_pack("{s:b}", "on", false));
+        UNTIL(w->event, item_state_is_end(state_of(w, item)) && !w->m->flows);
+        tree_copy(&root, "/run/exec.json", "usr/lib/anchorhold/policy/workflows/exec.json");
+        assert_true(reason_is(w, item, "workflow exec"));
+        assert_int_equal(w->n_registered, 0);
+}
+
+int main(void) {
+        const struct CMUnitTest tests[] = {
+                cmocka_unit_test_setup_teardown(test_exec, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_fix, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_verify_fails, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_import_refuses, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_no_commit, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_guest_fails, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_registration_refused, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_start_fails, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_start_again, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_unit_dies, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_stop, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_audit_refuses, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_changed_policy, set_up, tear_down),
+        };
+
+        return cmocka_run_group_tests(tests, enter_world, NULL);
+}

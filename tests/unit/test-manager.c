@@ -1,0 +1,489 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+
+/* anchord towards operators and runs: what is refused, what is bounded, and when nothing is leased. */
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "manager-world.h"
+
+/* ---- Submit ---- */
+
+static void submit_refused(World *w, json_t *params, int fd, const char *error, const char *text) {
+        call_with(w, w->operator, "io.anchorhold.Manager.Submit", params, &fd, fd >= 0 ? 1 : 0, false);
+        assert_refused(w, error);
+        assert_true(answer_has(w, text));
+}
+
+static unsigned n_items_on_disk(void) {
+        DIR *d = opendir("/var/lib/anchorhold/items");
+        unsigned n = 0;
+
+        assert_non_null(d);
+        while (readdir(d))
+                n++;
+        (void) closedir(d);
+        return n - 2;
+}
+
+static void test_submit(void **state) {
+        _cleanup_fd_ int good = file_of(SEED), partial = file_of("# v2 git bundle\n-" BASE "\n" BASE " refs/anchorhold/base\n\n"),
+                         text = file_of("hello");
+        int pair[2];
+        World *w = *state;
+
+        assert_int_equal(pipe2(pair, O_CLOEXEC), 0);
+        submit_refused(w, json_pack("{s:s}", "workflow", "nothing"), -1, "NoSuchWorkflow", "nothing");
+        submit_refused(w, json_pack("{s:s}", "workflow", "../exec"), -1, "BadInput", "/workflow");
+        submit_refused(w, NULL, -1, "BadInput", "/workflow");
+        submit_refused(w, json_pack("{s:s}", "workflow", "exec"), -1, "BadInput", "command");
+        submit_refused(w, json_pack("{s:s, s:[s]}", "workflow", "exec", "command", "/bin/true"), good, "BadInput", "");
+        submit_refused(w, json_pack("{s:s, s:s, s:s}", "workflow", "code-fix", "task", "t", "base", BASE), -1, "BadInput", "");
+        submit_refused(w, json_pack("{s:s, s:s, s:s}", "workflow", "code-fix", "task", "t", "base", RESULT), good, "BadInput", "");
+        submit_refused(w, json_pack("{s:s, s:s, s:s}", "workflow", "code-fix", "task", "t", "base", BASE), text, "BadInput", "not a git bundle");
+        submit_refused(w, json_pack("{s:s, s:s, s:s}", "workflow", "code-fix", "task", "t", "base", BASE), partial, "BadInput", "prerequisites");
+        submit_refused(w, json_pack("{s:s, s:s, s:s}", "workflow", "code-fix", "task", "t", "base", BASE), pair[0], "BadInput", "regular file");
+        assert_int_equal(n_items_on_disk(), 0);
+        (void) close(pair[0]);
+        (void) close(pair[1]);
+}
+
+/* The same source twice: the second is there, as a duplicate, and nothing is done for it. */
+static void test_duplicate(void **state) {
+        World *w = *state;
+        char item[ID_LENGTH + 1];
+
+        for (unsigned i = 0; i < 2; i++) {
+                OPERATOR(w, "Submit", json_pack("{s:s, s:[s], s:s}", "workflow", "exec", "command", "/bin/true", "source", "ticket 7"));
+                assert_ok(w);
+        }
+        (void) snprintf(item, sizeof(item), "%s", json_string_value(json_object_get(w->answer, "item")));
+        assert_int_equal(state_of(w, item), ITEM_DUPLICATE);
+        follow(w, w->operator, "io.anchorhold.Manager.Logs", json_pack("{s:s}", "item", item));
+        UNTIL(w->event, w->followed);
+        assert_string_equal(event_text(w, json_array_size(w->events) - 1, "state"), "duplicate");
+        UNTIL(w->event, w->n_registered == 2);
+        run_for(w->event, 20000);
+        assert_int_equal(w->m->n_flows, 1);
+}
+
+/* ---- what operators may ask ---- */
+
+static void test_no_such_item(void **state) {
+        static const char *const methods[] = { "Show", "Stop", "Result" };
+        World *w = *state;
+
+        for (size_t i = 0; i < ELEMENTSOF(methods); i++) {
+                _cleanup_free_ char *method = text_format("io.anchorhold.Manager.%s", methods[i]);
+
+                call_with(w, w->operator, method, json_pack("{s:s, s:s}", "item", "i00000000none", "what", "diff"), NULL, 0, false);
+                assert_refused(w, "NoSuchItem");
+                call_with(w, w->operator, method, json_pack("{s:s, s:s}", "item", "../../etc", "what", "diff"), NULL, 0, false);
+                assert_refused(w, "NoSuchItem");
+        }
+        call_with(w, w->operator, "io.anchorhold.Manager.Follow", json_pack("{s:s}", "item", "i00000000none"), NULL, 0, true);
+        assert_refused(w, "NoSuchItem");
+        OPERATOR(w, "Follow", json_pack("{s:s}", "item", "i00000000none")); /* without `more` */
+        assert_refused(w, "BadInput");
+}
+
+static void test_list(void **state) {
+        World *w = *state;
+        char items[3][ID_LENGTH + 1];
+
+        OPERATOR(w, "Hold", json_pack("{s:b}", "on", true));
+        for (unsigned i = 0; i < 3; i++)
+                submit_exec(w, items[i]);
+
+        call_with(w, w->operator, "io.anchorhold.Manager.List", json_pack("{s:[s]}", "states", "queued"), NULL, 0, true);
+        assert_ok(w);
+        assert_true(answer_has(w, items[2])); /* oldest first, the last reply holds the last */
+        call_with(w, w->operator, "io.anchorhold.Manager.List", json_pack("{s:i}", "limit", 1), NULL, 0, true);
+        assert_true(answer_has(w, items[0]));
+        call_with(w, w->operator, "io.anchorhold.Manager.List", json_pack("{s:i, s:s}", "limit", 1, "after", items[0]), NULL, 0, true);
+        assert_true(answer_has(w, items[1]));
+        call_with(w, w->operator, "io.anchorhold.Manager.List", json_pack("{s:[s]}", "states", "merged"), NULL, 0, true);
+        assert_ok(w);
+        assert_int_equal(json_object_size(w->answer), 0);
+
+        call_with(w, w->operator, "io.anchorhold.Manager.List", json_pack("{s:[s]}", "states", "gone"), NULL, 0, true);
+        assert_refused(w, "BadInput");
+        call_with(w, w->operator, "io.anchorhold.Manager.List", json_pack("{s:i}", "limit", 0), NULL, 0, true);
+        assert_refused(w, "BadInput");
+        call_with(w, w->operator, "io.anchorhold.Manager.List", json_pack("{s:s}", "after", "x"), NULL, 0, true);
+        assert_refused(w, "BadInput");
+        OPERATOR(w, "List", NULL);
+        assert_refused(w, "BadInput");
+}
+
+/* StopAll with a hold: every run dies, nothing else is leased until the hold is released. */
+static void test_stop_all(void **state) {
+        World *w = *state;
+        char items[4][ID_LENGTH + 1];
+
+        for (unsigned i = 0; i < 4; i++)
+                submit_exec(w, items[i]);
+        UNTIL(w->event, fake_told(&w->systemd, "StartUnit anchor-run@") == 3); /* max_runs */
+        run_for(w->event, 20000);
+        assert_int_equal(w->m->n_flows, 3);
+        assert_int_equal(state_of(w, items[3]), ITEM_QUEUED);
+
+        OPERATOR(w, "StopAll", json_pack("{s:b}", "hold", true));
+        assert_ok(w);
+        assert_int_equal(json_array_size(json_object_get(w->answer, "stopped")), 3);
+        assert_null(w->m->flows); /* answered when all are gone */
+        for (unsigned i = 0; i < 3; i++)
+                assert_int_equal(state_of(w, items[i]), ITEM_CANCELLED);
+        run_for(w->event, 20000);
+        assert_int_equal(state_of(w, items[3]), ITEM_QUEUED);
+
+        OPERATOR(w, "Status", NULL);
+        assert_ok(w);
+        assert_true(json_is_true(json_object_get(w->answer, "hold")));
+        OPERATOR(w, "Hold", json_pack("{s:b}", "on", false));
+        assert_ok(w);
+        (void) await_active(w, items[3], "work");
+        OPERATOR(w, "Hold", json_pack("{s:s}", "on", "yes"));
+        assert_refused(w, "BadInput");
+        OPERATOR(w, "StopAll", NULL);
+        assert_int_equal(json_array_size(json_object_get(w->answer, "stopped")), 1);
+        OPERATOR(w, "StopAll", NULL);
+        assert_int_equal(json_array_size(json_object_get(w->answer, "stopped")), 0);
+}
+
+static void test_stop_queued(void **state) {
+        World *w = *state;
+        char item[ID_LENGTH + 1];
+
+        OPERATOR(w, "Hold", json_pack("{s:b}", "on", true));
+        submit_exec(w, item);
+        OPERATOR(w, "Stop", json_pack("{s:s}", "item", item));
+        assert_ok(w);
+        assert_int_equal(state_of(w, item), ITEM_CANCELLED);
+        OPERATOR(w, "Hold", json_pack("{s:b}", "on", false));
+        run_for(w->event, 20000);
+        assert_null(w->m->flows);
+}
+
+/* Follow from the middle, of one run, and by more than there is room for. */
+static void test_followers(void **state) {
+        World *w = *state;
+        IpcClient *many[FOLLOWERS_MAX + 1] = {};
+        char item[ID_LENGTH + 1];
+        uint64_t start;
+
+        submit_exec(w, item);
+        (void) await_active(w, item, "work");
+        for (unsigned i = 0; i < 200; i++)
+                RUN(w, "Output", json_pack("{s:s, s:s, s:s}", "stream", "stdout", "step", "exec", "data", "line\n"));
+        start = time_monotonic();
+        follow(w, w->operator, "io.anchorhold.Manager.Follow", json_pack("{s:s, s:i}", "item", item, "from", 100));
+        UNTIL(w->event, json_array_size(w->events) > 100);
+        assert_true(time_monotonic() - start < 1000000); /* a piece a turn, not an event a turn */
+        assert_int_equal(json_integer_value(json_object_get(json_array_get(w->events, 0), "seq")), 100);
+
+        follow(w, w->operator, "io.anchorhold.Manager.Logs", json_pack("{s:s, s:s}", "item", item, "run", "r00000000none"));
+        UNTIL(w->event, w->followed);
+        run_for(w->event, 10000);
+        for (size_t i = 0; i < json_array_size(w->events); i++)
+                assert_string_not_equal(event_text(w, i, "data"), "other run's");
+
+        for (unsigned i = 0; i <= FOLLOWERS_MAX; i++) {
+                assert_int_equal(ipc_client_new(&many[i], w->event, "/run/anchorhold/api.sock"), 0);
+                if (w->m->n_followers < FOLLOWERS_MAX)
+                        follow(w, many[i], "io.anchorhold.Manager.Follow", json_pack("{s:s, s:i}", "item", item, "from", 100000));
+                UNTIL(w->event, w->m->n_followers == (i + 2 < FOLLOWERS_MAX ? i + 2 : FOLLOWERS_MAX));
+        }
+        call_with(w, many[FOLLOWERS_MAX], "io.anchorhold.Manager.Follow", json_pack("{s:s}", "item", item), NULL, 0, true);
+        assert_refused(w, "Unavailable");
+        for (unsigned i = 0; i <= FOLLOWERS_MAX; i++)
+                many[i] = ipc_client_free(many[i]);
+        finish(w, "ok", "", NULL);
+        UNTIL(w->event, state_of(w, item) == ITEM_CLOSED && w->m->n_followers == 0);
+}
+
+/* Who does not read holds up nobody, costs one piece of memory, and misses nothing when he reads again. */
+static void test_slow_follower(void **state) {
+        _cleanup_free_ char *much = malloc(100 * 1024 + 1), *call = NULL, *buffer = malloc(65536);
+        struct sockaddr_un un = { .sun_family = AF_UNIX, .sun_path = "/run/anchorhold/api.sock" };
+        _cleanup_fd_ int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+        World *w = *state;
+        char item[ID_LENGTH + 1];
+        size_t total = 0, n_answers = 0;
+
+        memset(much, 'x', 100 * 1024);
+        much[100 * 1024] = 0;
+        submit_exec(w, item);
+        (void) await_active(w, item, "work");
+        call = text_format("{\"method\":\"io.anchorhold.Manager.Follow\",\"parameters\":{\"item\":\"%s\"},\"more\":true}", item);
+        assert_int_equal(connect(fd, (struct sockaddr *) &un, sizeof(un)), 0);
+        assert_int_equal(write(fd, call, strlen(call) + 1), strlen(call) + 1);
+        UNTIL(w->event, w->m->n_followers == 1);
+        for (unsigned i = 0; i < 15; i++) {
+                RUN(w, "Output", json_pack("{s:s, s:s, s:s}", "stream", "stdout", "step", "exec", "data", much));
+                assert_ok(w);
+        }
+        follow(w, w->operator, "io.anchorhold.Manager.Follow", json_pack("{s:s}", "item", item));
+        finish(w, "ok", "", NULL);
+        UNTIL(w->event, w->followed);
+        assert_int_equal(w->m->n_followers, 1); /* the slow one is still there */
+
+        for (uint64_t end = time_monotonic() + 5000000; w->m->n_followers > 0 || n_answers < json_array_size(w->events);) {
+                ssize_t n = read(fd, buffer, 65536);
+
+                for (ssize_t i = 0; i < n; i++)
+                        n_answers += buffer[i] == 0;
+                total += n > 0 ? (size_t) n : 0;
+                assert_true(time_monotonic() < end && sd_event_run(w->event, 1000) >= 0);
+        }
+        assert_int_equal(n_answers, json_array_size(w->events));
+        assert_true(total > 15 * 100 * 1024);
+}
+
+/* ---- what a run may tell ---- */
+
+static void test_run_input(void **state) {
+        _cleanup_free_ char *big = malloc(48 * 1024 * 4 + 2);
+        World *w = *state;
+        char item[ID_LENGTH + 1];
+
+        memset(big, 'x', 48 * 1024 * 4 + 1);
+        big[48 * 1024 * 4 + 1] = 0;
+        submit_exec(w, item);
+        (void) await_active(w, item, "work");
+        RUN(w, "Output", json_pack("{s:s, s:s, s:s}", "stream", "stdin", "step", "exec", "data", "x"));
+        assert_refused(w, "BadInput");
+        RUN(w, "Output", json_pack("{s:s, s:s}", "stream", "stdout", "data", "x"));
+        assert_refused(w, "BadInput");
+        RUN(w, "Output", json_pack("{s:s, s:s, s:s}", "stream", "stdout", "step", "exec", "data", big));
+        assert_refused(w, "BadInput");
+        big[48 * 1024 * 4] = 0;
+        RUN(w, "Output", json_pack("{s:s, s:s, s:s}", "stream", "stdout", "step", "exec", "data", big));
+        assert_ok(w);
+        RUN(w, "Event", json_pack("{s:s, s:{}}", "kind", "../x", "data"));
+        assert_refused(w, "BadInput");
+        RUN(w, "Event", json_pack("{s:s, s:i}", "kind", "booted", "data", 1));
+        assert_refused(w, "BadInput");
+        RUN(w, "Event", json_pack("{s:s, s:{s:s}}", "kind", "guest-error", "data", "text", "\x1b]0;owned\a"));
+        assert_ok(w);
+        OPERATOR(w, "Show", json_pack("{s:s}", "item", item));
+        assert_true(answer_has(w, "x1b]0;owned"));
+        finish(w, "triumph", "", NULL);
+        assert_refused(w, "BadInput");
+        RUN(w, "Imported", json_pack("{s:b, s:s}", "ok", 1, "commit", RESULT)); /* from a run's unit: it has no import under way */
+        assert_ok(w);
+        assert_int_equal(state_of(w, item), ITEM_RUNNING);
+
+        /* of no run that is known, or of another's */
+        strcpy(w->as_run, "r00000000none");
+        finish(w, "ok", "", NULL);
+        assert_refused(w, "NoSuchRun");
+        RUN(w, "GetSpec", NULL);
+        assert_refused(w, "NoSuchRun");
+        assert_int_equal(state_of(w, item), ITEM_RUNNING);
+}
+
+static void test_output_limit(void **state) {
+        _cleanup_free_ char *much = malloc(150 * 1024 + 1);
+        World *w = *state;
+        char item[ID_LENGTH + 1];
+        uint64_t size;
+        Tree root = {};
+
+        tree_put(&root, "usr/lib/anchorhold/policy/workflows/small.json",
+                 "{\"template\": \"base\", \"repository\": false, \"limits\": {\"memory\": \"512M\", \"vcpus\": 1, \"disk\": \"1G\", \"run\": \"1h\","
+                 " \"attempts\": 1, \"output\": \"1M\"}, \"steps\": [{\"name\": \"exec\", \"kind\": \"exec\", \"timeout\": \"1h\"}]}");
+        memset(much, 'x', 150 * 1024);
+        much[150 * 1024] = 0;
+        OPERATOR(w, "Submit", json_pack("{s:s, s:[s]}", "workflow", "small", "command", "/bin/true"));
+        assert_ok(w);
+        (void) snprintf(item, sizeof(item), "%s", json_string_value(json_object_get(w->answer, "item")));
+        (void) await_active(w, item, "work");
+        for (unsigned i = 0; i < 10; i++) {
+                RUN(w, "Output", json_pack("{s:s, s:s, s:s}", "stream", "stdout", "step", "exec", "data", much));
+                assert_ok(w); /* the guest is never held up */
+        }
+        size = event_log_output_size(manager_log(w->m, item), w->as_run);
+        assert_true(size >= 1024 * 1024 && size < 1024 * 1024 + 160 * 1024);
+        OPERATOR(w, "Show", json_pack("{s:s}", "item", item));
+        assert_true(answer_has(w, "output.limit"));
+        assert_int_equal(unlink("/usr/lib/anchorhold/policy/workflows/small.json"), 0);
+}
+
+static void test_usage(void **state) {
+        World *w = *state;
+        char item[ID_LENGTH + 1];
+
+        submit_exec(w, item);
+        (void) await_active(w, item, "work");
+        for (unsigned i = 0; i < 2; i++) { /* a repeated report counts once */
+                RUN(w, "AddUsage", json_pack("{s:s, s:s, s:s, s:i, s:i, s:i, s:i}", "call", "c1", "provider", "p", "model", "m\x1b", "input_tokens", 11,
+                                             "output_tokens", 22, "cost_microusd", 333, "status", 200));
+                assert_ok(w);
+        }
+        OPERATOR(w, "Show", json_pack("{s:s}", "item", item));
+        assert_int_equal(json_integer_value(json_object_get(json_object_get(w->answer, "item"), "cost_microusd")), 333);
+        RUN(w, "AddUsage", json_pack("{s:s, s:s, s:i}", "provider", "p", "model", "m", "cost_microusd", -5));
+        assert_refused(w, "BadInput");
+        RUN(w, "AddUsage", json_pack("{s:s, s:s, s:I}", "provider", "p", "model", "m", "input_tokens", (json_int_t) (1LL << 50) + 1));
+        assert_refused(w, "BadInput");
+}
+
+/* PID 1 asks for a VM's specification; only the VM of a run under way has one. */
+static void test_vm_credential(void **state) {
+        World *w = *state;
+        Peer peer = { .roles = PEER_VM };
+        char item[ID_LENGTH + 1];
+        char *blob = NULL;
+        size_t size;
+
+        submit_exec(w, item);
+        (void) await_active(w, item, "work");
+        strcpy(peer.run, w->as_run);
+        assert_int_equal(run_api_credential(&peer, "vm", &blob, &size, w->m), 0);
+        assert_int_equal(size, strlen(blob));
+        assert_non_null(strstr(blob, "\"accel\":\"kvm\""));
+        free(blob);
+        assert_int_equal(run_api_credential(&peer, "guest", &blob, &size, w->m), -EACCES);
+        peer.roles = PEER_RUN;
+        assert_int_equal(run_api_credential(&peer, "vm", &blob, &size, w->m), -EACCES);
+        peer.roles = PEER_VM;
+        strcpy(peer.run, "r00000000none");
+        assert_int_equal(run_api_credential(&peer, "vm", &blob, &size, w->m), -EACCES);
+        strcpy(peer.run, w->as_run);
+        finish(w, "ok", "", NULL);
+        assert_int_equal(run_api_credential(&peer, "vm", &blob, &size, w->m), -EACCES); /* it is being cleaned up */
+        run_api_credential_denied(NULL, "a\nb", "no", w->m);
+}
+
+/* ---- when nothing is leased ---- */
+
+static void test_enforcer_lost(void **state) {
+        World *w = *state;
+        char running[ID_LENGTH + 1], item[ID_LENGTH + 1];
+        const char *reason = NULL;
+
+        submit_exec(w, running);
+        (void) await_active(w, running, "work");
+        (void) fake_unit_set(&w->systemd, "anchor-bpf.service", "failed");
+        enforcers_tick(w->m);
+        UNTIL(w->event, !enforcers_ok(w->m, &reason));
+        assert_non_null(strstr(reason, "eBPF"));
+        submit_exec(w, item);
+        run_for(w->event, 30000);
+        assert_int_equal(state_of(w, item), ITEM_QUEUED);
+        assert_int_equal(state_of(w, running), ITEM_RUNNING); /* it is told, not stopped */
+        OPERATOR(w, "Show", json_pack("{s:s}", "item", running));
+        assert_true(answer_has(w, "enforcer.lost"));
+
+        (void) fake_unit_set(&w->systemd, "anchor-bpf.service", "active");
+        enforcers_tick(w->m);
+        (void) await_active(w, item, "work");
+        UNTIL(w->event, outbox_is_empty(w->m));
+        assert_int_equal(audited(w, "enforcer.lost"), 1);
+        assert_int_equal(audited(w, "enforcer.back"), 1);
+}
+
+static void test_ping_refused(void **state) {
+        World *w;
+        char item[ID_LENGTH + 1];
+
+        (void) set_up_world(state);
+        w = *state;
+        w->ping_refused = true;
+        begin_life(w);
+        submit_exec(w, item);
+        run_for(w->event, 50000);
+        assert_int_equal(state_of(w, item), ITEM_QUEUED);
+        OPERATOR(w, "Status", NULL);
+        assert_true(answer_has(w, "egressd does not answer (Unavailable)"));
+        w->ping_refused = false;
+        enforcers_tick(w->m);
+        (void) await_active(w, item, "work");
+}
+
+/* Whoever insists on KVM gets it or nothing, also when the probe has nothing to say; else the fallback is a note. */
+static void test_accel(void **state) {
+        static const char no[] = "{\"accel\": \"tcg\", \"reason\": \"it hung\"}";
+        World *w = *state;
+        char item[ID_LENGTH + 1];
+        Accel accel;
+
+        assert_int_equal(accel_read("tcg", &accel), 0);
+        assert_true(accel.known && accel.tcg && !accel.fallback);
+        assert_int_equal(accel_read("kvm", &accel), 0);
+        assert_true(accel.known && !accel.tcg);
+
+        assert_int_equal(io_write_file_atomic(AT_FDCWD, "/run/anchorhold/accel", no, strlen(no), 0644), 0);
+        assert_int_equal(accel_read("kvm", &accel), -EOPNOTSUPP);
+        assert_string_equal(accel.reason, "it hung");
+        assert_true(accel.known);
+        assert_int_equal(accel_read("auto", &accel), 0);
+        assert_true(accel.known && accel.tcg && accel.fallback);
+        submit_exec(w, item);
+        (void) await_active(w, item, "work");
+        OPERATOR(w, "Show", json_pack("{s:s}", "item", item));
+        assert_true(answer_has(w, "no KVM, the microVM is emulated and slow: it hung"));
+
+        assert_int_equal(unlink("/run/anchorhold/accel"), 0);
+        assert_int_equal(accel_read("auto", &accel), 0);
+        assert_true(!accel.known && accel.tcg && accel.fallback);
+        assert_int_equal(accel_read("kvm", &accel), -EOPNOTSUPP);
+        assert_false(accel.known); /* it may still answer */
+}
+
+static void test_template(void **state) {
+        Tree root = {};
+        json_t *manifest = NULL;
+
+        assert_int_equal(template_load("base", &manifest), 0);
+        json_decref(manifest);
+        assert_int_equal(template_load("none", &manifest), -ENOENT);
+        assert_int_equal(template_load("../base", &manifest), -EINVAL);
+        assert_true(template_has_agent("base", "pi"));
+        assert_false(template_has_agent("base", "nobody"));
+        assert_false(template_has_agent("base", "../../base/agents/pi"));
+        tree_put(&root, "usr/lib/anchorhold/templates/odd/manifest.json", "{\"digest\": 5}");
+        assert_int_equal(template_load("odd", &manifest), -EBADMSG);
+        tree_put(&root, "usr/lib/anchorhold/templates/odd/manifest.json", "{");
+        assert_true(template_load("odd", &manifest) < 0);
+}
+
+/* Folders of items that never came to be go at the next start. */
+static void test_orphan(void **state) {
+        World *w;
+
+        (void) set_up_world(state);
+        w = *state;
+        assert_int_equal(mkdir("/var/lib/anchorhold/items/i00000orphan0", 0700), 0);
+        begin_life(w);
+        assert_int_equal(n_items_on_disk(), 0);
+}
+
+int main(void) {
+        const struct CMUnitTest tests[] = {
+                cmocka_unit_test_setup_teardown(test_submit, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_duplicate, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_no_such_item, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_list, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_stop_all, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_stop_queued, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_followers, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_slow_follower, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_run_input, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_output_limit, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_usage, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_vm_credential, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_enforcer_lost, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_ping_refused, NULL, tear_down),
+                cmocka_unit_test_setup_teardown(test_accel, set_up, tear_down),
+                cmocka_unit_test(test_template),
+                cmocka_unit_test_setup_teardown(test_orphan, NULL, tear_down),
+        };
+
+        return cmocka_run_group_tests(tests, enter_world, NULL);
+}
