@@ -2,12 +2,8 @@
 
 /* From a request that was judged to a verified connection that may carry it. */
 
-#include <arpa/inet.h>
 #include <errno.h>
-#include <netinet/in.h>
 #include <string.h>
-#include <sys/epoll.h>
-#include <sys/socket.h>
 
 #include "inject/exchange-private.h"
 #include "util/json.h"
@@ -16,7 +12,7 @@
 
 #define DECIDE_USEC (20 * SECOND_USEC)
 #define RECORD_USEC (10 * SECOND_USEC)
-#define CONNECT_USEC (10 * SECOND_USEC)
+#define CONNECT_USEC (15 * SECOND_USEC) /* longer than the dial itself takes */
 #define SECURE_USEC (10 * SECOND_USEC)
 /* An idle connection is used again only while the origin can be expected to hold it open as well. */
 #define IDLE_USEC (15 * SECOND_USEC)
@@ -24,12 +20,7 @@
 static void drop_addresses(Exchange *x) {
         for (size_t i = 0; i < x->n_addresses; i++)
                 free(x->addresses[i]);
-        x->n_addresses = x->next_address = 0;
-}
-
-static void drop_connecting(Exchange *x) {
-        x->connecting = sd_event_source_disable_unref(x->connecting);
-        x->connecting_fd = fd_close(x->connecting_fd);
+        x->n_addresses = 0;
 }
 
 /* Whatever there is of it, also a question, a record or an attempt under way, and the grant. */
@@ -38,7 +29,7 @@ void exchange_drop_origin(Exchange *x) {
         if (x->record)
                 x->record->exchange = NULL;
         x->record = NULL;
-        drop_connecting(x);
+        x->dial = dial_free(x->dial);
         drop_addresses(x);
         x->origin = tls_stream_free(x->origin);
         x->responses = http_reader_free(x->responses);
@@ -53,82 +44,47 @@ void exchange_drop_origin(Exchange *x) {
 
 /* ---- TCP and TLS ---- */
 
-static int exchange_on_connected(sd_event_source *s, int fd, uint32_t revents, void *userdata);
-
 static void exchange_on_origin(TlsStream *s, void *userdata) {
         exchange_pump(userdata);
 }
 
-static int start_tls(Exchange *x) {
+/* Takes fd over. */
+static int start_tls(Exchange *x, int connected) {
+        _cleanup_fd_ int fd = connected;
         int r;
 
-        x->connecting = sd_event_source_disable_unref(x->connecting);
-        r = tls_stream_connect(&x->origin, x->context->event, x->context->tls, x->connecting_fd, x->name, exchange_on_origin, x);
+        r = tls_stream_connect(&x->origin, x->context->event, x->context->tls, fd, x->name, exchange_on_origin, x);
         if (r < 0)
-                return r;
-        TAKE_FD(x->connecting_fd);
+                return exchange_refuse(x, 502, "unreachable", "No connection to the origin could be made.");
+        TAKE_FD(fd);
         x->opened_usec = time_boottime();
         exchange_set_phase(x, PHASE_SECURE, SECURE_USEC);
         return 1;
 }
 
-static int connect_to(Exchange *x, const char *address) {
-        struct sockaddr_in6 in6 = { .sin6_family = AF_INET6, .sin6_port = htons(x->port) };
-        struct sockaddr_in in4 = { .sin_family = AF_INET, .sin_port = htons(x->port) };
-        const struct sockaddr *sa;
-        socklen_t size;
-
-        if (inet_pton(AF_INET, address, &in4.sin_addr) == 1) {
-                sa = (struct sockaddr *) &in4;
-                size = sizeof(in4);
-        } else if (inet_pton(AF_INET6, address, &in6.sin6_addr) == 1) {
-                sa = (struct sockaddr *) &in6;
-                size = sizeof(in6);
-        } else
-                return -EINVAL;
-
-        x->connecting_fd = socket(sa->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-        if (x->connecting_fd < 0)
-                return -errno;
-        if (connect(x->connecting_fd, sa, size) < 0 && errno != EINPROGRESS)
-                return -errno;
-        return sd_event_add_io(x->context->event, &x->connecting, x->connecting_fd, EPOLLOUT, exchange_on_connected, x);
-}
-
-int exchange_next_address(Exchange *x) {
-        drop_connecting(x);
-        while (x->next_address < x->n_addresses) {
-                const char *address = x->addresses[x->next_address++];
-                int r;
-
-                r = connect_to(x, address);
-                if (r >= 0) {
-                        exchange_set_phase(x, PHASE_CONNECT, CONNECT_USEC);
-                        return 1;
-                }
-                log_info("cannot connect to %s at %s: %s", x->name, address, strerror(-r));
-                drop_connecting(x);
-        }
-        return exchange_refuse(x, 502, "unreachable", "No connection to the origin could be made.");
-}
-
-static int exchange_on_connected(sd_event_source *s, int fd, uint32_t revents, void *userdata) {
+static void exchange_on_dialled(int fd, const char *failures, void *userdata) {
         Exchange *x = userdata;
-        socklen_t size = sizeof(int);
-        int error = 0, r;
+        int r;
 
-        if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size) < 0)
-                error = errno;
-        if (error != 0) {
-                log_info("cannot connect to %s at %s: %s", x->name, x->addresses[x->next_address - 1], strerror(error));
-                r = exchange_next_address(x);
-        } else {
-                r = start_tls(x);
-                if (r < 0)
-                        r = exchange_refuse(x, 502, "unreachable", "No connection to the origin could be made.");
-        }
+        x->dial = dial_free(x->dial);
+        if (fd < 0) {
+                log_info("cannot connect to %s: %s", x->name, failures[0] ? failures : strerror(-fd));
+                r = exchange_refuse(x, 502, "unreachable", "No connection to the origin could be made.");
+        } else
+                r = start_tls(x, fd);
         exchange_continue(x, r);
-        return 0;
+}
+
+static int begin_connect(Exchange *x) {
+        int r;
+
+        r = dial_new(&x->dial, x->context->event, (const char *const *) x->addresses, x->n_addresses, x->port, exchange_on_dialled, x);
+        if (r == -ENOMEM)
+                return r;
+        if (r < 0)
+                return exchange_refuse(x, 502, "unreachable", "No connection to the origin could be made.");
+        exchange_set_phase(x, PHASE_CONNECT, CONNECT_USEC);
+        return 1;
 }
 
 int exchange_secure_step(Exchange *x) {
@@ -156,7 +112,7 @@ int exchange_secure_step(Exchange *x) {
 static int go_on(Exchange *x) {
         if (x->origin)
                 return exchange_begin_relay(x);
-        return exchange_next_address(x);
+        return begin_connect(x);
 }
 
 static int record_use(Exchange *x);

@@ -10,6 +10,7 @@
 #include "inject/mask.h"
 #include "inject/substitute.h"
 #include "inject/usage.h"
+#include "util/dial.h"
 
 #define SECOND_USEC (1000ULL * 1000)
 
@@ -23,7 +24,7 @@ typedef enum Phase {
         PHASE_HEAD,      /* a request's head is awaited; an idle connection to the origin may be at hand */
         PHASE_DECIDE,    /* egressd was asked */
         PHASE_RECORD,    /* the audit log is to say first that a credential is used */
-        PHASE_CONNECT,   /* TCP to one of the granted addresses */
+        PHASE_CONNECT,   /* TCP to the granted addresses; the first that answers wins */
         PHASE_SECURE,    /* TLS with the origin */
         PHASE_RELAY,     /* request and response, both at once */
         PHASE_FLUSH,     /* what is left goes to the guest, then the end is said */
@@ -63,9 +64,8 @@ struct Exchange {
         /* the connection to the origin */
         int64_t grant;
         char *addresses[EGRESS_ADDRESSES_MAX]; /* owned */
-        size_t n_addresses, next_address;
-        int connecting_fd; /* owned */
-        sd_event_source *connecting; /* owned */
+        size_t n_addresses;
+        Dial *dial; /* owned; while one of them is connected to */
         uint64_t opened_usec, idle_usec, bytes_in, bytes_out;
 };
 
@@ -91,7 +91,6 @@ int exchange_misuse(Exchange *x, const InjectCredential *credential, const char 
 /* exchange-origin.c */
 int exchange_decide(Exchange *x);
 int exchange_secure_step(Exchange *x);
-int exchange_next_address(Exchange *x);
 void exchange_drop_origin(Exchange *x);
 
 /* exchange-relay.c */

@@ -402,8 +402,6 @@ static int exchange_on_deadline(sd_event_source *s, uint64_t usec, void *userdat
                 r = exchange_refuse(x, 503, "unavailable", "The host did not decide in time.");
                 break;
         case PHASE_CONNECT:
-                r = exchange_next_address(x);
-                break;
         case PHASE_SECURE:
         case PHASE_RELAY:
                 r = exchange_refuse(x, 504, "origin-timeout", "The origin did not answer in time.");
@@ -471,7 +469,6 @@ int exchange_start(ExchangeContext *c, int fd, const char *name, uint16_t port, 
         if (!x)
                 return -ENOMEM;
         x->context = c;
-        x->connecting_fd = -1;
         x->port = port;
         (void) snprintf(x->name, sizeof(x->name), "%s", name);
         (void) snprintf(x->client, sizeof(x->client), "%s", client);
