@@ -70,8 +70,12 @@ static void tell(Denials *d, Denial *denial, uint64_t now) {
         denial->told_usec = now;
 }
 
+static uint64_t count_of(const Denial *denial) {
+        return denial->count > 0 ? denial->count : 1;
+}
+
 static int add_kind(Denials *d, uint64_t now, const Denial *denial) {
-        Denial copy = { .event = denial->event, .port = denial->port, .count = 1 };
+        Denial copy = { .event = denial->event, .port = denial->port, .count = count_of(denial) };
 
         if (d->n_kinds == d->n_allocated) {
                 size_t n = d->n_allocated ? d->n_allocated * 2 : 16;
@@ -110,7 +114,7 @@ int denials_add(Denials *d, uint64_t now, const Denial *denial) {
 
         for (size_t i = 0; i < d->n_kinds; i++)
                 if (same_kind(&d->kinds[i], denial)) {
-                        d->kinds[i].count++;
+                        d->kinds[i].count += count_of(denial);
                         return 0;
                 }
 
@@ -124,7 +128,7 @@ int denials_add(Denials *d, uint64_t now, const Denial *denial) {
         overflow.detail = (char *) "too many different denials; counted together";
         for (size_t i = 0; i < d->n_kinds; i++)
                 if (same_kind(&d->kinds[i], &overflow)) {
-                        d->kinds[i].count++;
+                        d->kinds[i].count += count_of(denial);
                         return 0;
                 }
         return add_kind(d, now, &overflow);

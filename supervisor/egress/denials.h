@@ -33,7 +33,7 @@ int denials_new(Denials **ret, DenialTell tell, void *userdata);
 Denials *denials_free(Denials *d);
 DEFINE_CLEANUP(Denials *, denials_free)
 
-/* The strings are copied. Kinds are told apart by run, event, rule, name, port and reason (of which there are few); of the rest the first one is kept. */
+/* denial->count is how many it stands for, 0 for one. The strings are copied. Kinds are told apart by run, event, rule, name, port and reason (of which there are few); of the rest the first one is kept. */
 int denials_add(Denials *d, uint64_t now, const Denial *denial);
 
 /* Tells what is due. Call once a second or so. */

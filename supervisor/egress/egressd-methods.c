@@ -165,13 +165,13 @@ static void on_name_recorded(int r, void *userdata) {
                 (void) ipc_call_reply(a->call, TAKE_PTR(a->params));
 }
 
-static int reply_refused(IpcCall *call, const char *rule) {
-        return ipc_call_reply(call, json_pack("{s:s, s:i, s:s}", "verdict", "refused", "ttl", 0, "rule", rule));
+static int reply_refused(IpcCall *call, const char *rule, const char *reason) {
+        return ipc_call_reply(call, json_pack("{s:s, s:i, s:s, s:s}", "verdict", "refused", "ttl", 0, "rule", rule, "reason", reason));
 }
 
 static int refuse_name(Egressd *e, EgressRun *run, IpcCall *call, const char *rule, const char *name, const char *reason, const char *qtype) {
         egressd_deny(e, run, ipc_call_peer(call), "dns.refused", rule, name, 53, reason, qtype);
-        return reply_refused(call, rule);
+        return reply_refused(call, rule, reason);
 }
 
 /* The first answer for a name is recorded before it is given; the same answer again is not news. */
@@ -239,6 +239,46 @@ static int on_resolve(IpcCall *call, json_t *params, void *userdata) {
         return answer_name(e, run, call, normal, rule, address, new);
 }
 
+/* ---- Refused ---- */
+
+/* What the proxy refuses by itself, before there is a question to ask: no more than a record. */
+static int on_refused(IpcCall *call, json_t *params, void *userdata) {
+        static const char *const known[] = { "event", "reason", "name", "address", "port", "count", NULL };
+        static const char *const reasons[] = { "rate", "malformed", "too-large", "timeout" };
+        const char *event = NULL, *reason = NULL, *name = NULL, *address = NULL;
+        const Peer *peer = ipc_call_peer(call);
+        uint64_t port = 53, count = 1;
+        char text[ADDRESS_TEXT_SIZE];
+        JsonReader reader = {};
+        Egressd *e = userdata;
+        bool fine = false;
+        EgressRun *run;
+        Address a;
+
+        json_check_keys(&reader, params, "", known);
+        (void) json_read_string(&reader, params, "", "event", JSON_F_REQUIRED, &event);
+        (void) json_read_string(&reader, params, "", "reason", JSON_F_REQUIRED, &reason);
+        (void) json_read_string(&reader, params, "", "name", JSON_F_NULLABLE, &name);
+        (void) json_read_string(&reader, params, "", "address", JSON_F_NULLABLE, &address);
+        (void) json_read_uint(&reader, params, "", "port", 0, 1, 65535, &port);
+        (void) json_read_uint(&reader, params, "", "count", 0, 1, UINT32_MAX, &count);
+        if (event && strcmp(event, "dns") != 0 && strcmp(event, "connection") != 0)
+                json_reader_fail(&reader, "", "event", "must be \"dns\" or \"connection\"");
+        for (size_t i = 0; reason && i < ELEMENTSOF(reasons); i++)
+                fine = fine || strcmp(reason, reasons[i]) == 0;
+        if (reason && !fine)
+                json_reader_fail(&reader, "", "reason", "is none that a proxy decides");
+        if (reader.failed)
+                return refuse_bad_input(call, &reader);
+
+        run = egress_state_find(e->state, peer->run);
+        if (address && address_parse(address, &a) >= 0)
+                name = run ? egress_run_name_of(run, &a) ?: address_format(&a, text) : address_format(&a, text);
+        egressd_deny_many(e, run, peer, strcmp(event, "dns") == 0 ? "dns.refused" : "egress.deny", "default", name ?: "", (uint16_t) port,
+                          reason, NULL, count);
+        return ipc_call_reply(call, NULL);
+}
+
 /* ---- Watch, Ping ---- */
 
 static int on_watch(IpcCall *call, json_t *params, void *userdata) {
@@ -262,6 +302,7 @@ const IpcMethod egressd_methods[] = {
         { "io.anchorhold.Egress.Register", PEER_ANCHORD,                 on_register },
         { "io.anchorhold.Egress.Release",  PEER_ANCHORD,                 on_release },
         { "io.anchorhold.Egress.Resolve",  PEER_PROXY,                   on_resolve },
+        { "io.anchorhold.Egress.Refused",  PEER_PROXY,                   on_refused },
         { "io.anchorhold.Egress.Look",     PEER_PROXY,                   egressd_on_look },
         { "io.anchorhold.Egress.Connect",  PEER_PROXY | PEER_INJECT,     egressd_on_connect },
         { "io.anchorhold.Egress.Done",     PEER_PROXY | PEER_INJECT,     egressd_on_done },

@@ -60,7 +60,9 @@ void egressd_revoke(Egressd *e, EgressRun *run, uint64_t cgroup);
 /* egressd-record.c: what is written to the audit log. */
 void egressd_note_audit(Egressd *e, int r);
 int egressd_record(Egressd *e, EgressRun *run, const char *event, const char *actor, json_t *data, AuditDone done, void *userdata);
-/* A denial: counted, told, aggregated. `name` and `detail` may be text from the guest. */
+/* A denial, or `count` of them: counted, told, aggregated. `name` and `detail` may be text from the guest. */
+void egressd_deny_many(Egressd *e, EgressRun *run, const Peer *peer, const char *event, const char *rule, const char *name,
+                       uint16_t port, const char *reason, const char *detail, uint64_t count);
 void egressd_deny(Egressd *e, EgressRun *run, const Peer *peer, const char *event, const char *rule, const char *name,
                   uint16_t port, const char *reason, const char *detail);
 bool egressd_over_budget(const EgressRun *run);

@@ -76,8 +76,13 @@ int egressd_new_denials(Egressd *e) {
 
 void egressd_deny(Egressd *e, EgressRun *run, const Peer *peer, const char *event, const char *rule, const char *name,
                   uint16_t port, const char *reason, const char *detail) {
+        egressd_deny_many(e, run, peer, event, rule, name, port, reason, detail, 1);
+}
+
+void egressd_deny_many(Egressd *e, EgressRun *run, const Peer *peer, const char *event, const char *rule, const char *name,
+                       uint16_t port, const char *reason, const char *detail, uint64_t count) {
         _cleanup_free_ char *safe_name = NULL, *safe_detail = NULL;
-        Denial d = { .event = event, .rule = (char *) rule, .port = port, .reason = (char *) reason, .unit = peer->unit };
+        Denial d = { .event = event, .rule = (char *) rule, .port = port, .reason = (char *) reason, .unit = peer->unit, .count = count };
         int r;
 
         safe_name = text_escape(name, strnlen(name, 256), false);

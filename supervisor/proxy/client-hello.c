@@ -10,7 +10,7 @@
  * The pieces are put together in a buffer of bounded size first, then the body is read with a cursor that
  * cannot leave it. Whatever an origin could read differently from us is refused rather than guessed: two
  * server_name extensions, two names in one, a name that is no host name, bytes behind the extensions, an
- * empty record. What follows the hello (early data) is not looked at.
+ * empty record, another message in the hello's own last record. What follows in further records (early data) is not looked at here.
  */
 
 #include <string.h>
@@ -165,6 +165,8 @@ ClientHelloOutcome client_hello_parse(const uint8_t *data, size_t size, ClientHe
                 }
                 if (n < length && n_message < wanted)
                         return more;
+                if (n_message - n + length > wanted && n_message >= HANDSHAKE_HEADER_SIZE)
+                        return CLIENT_HELLO_BROKEN;
         }
 
         if (!read_body((Cursor) { .at = message + HANDSHAKE_HEADER_SIZE, .left = wanted - HANDSHAKE_HEADER_SIZE }, &hello))

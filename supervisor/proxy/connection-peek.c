@@ -58,8 +58,8 @@ static void connection_read_proxy_head(Connection *c, const uint8_t *data, size_
         }
 
         request = http_follower_request(c->follower);
-        if (strcmp(request->method, "CONNECT") == 0)
-                r = http_split_authority(request->target, 443, c->asked_name, &c->port) ? 0 : -EBADMSG;
+        if (strcmp(request->method, "CONNECT") == 0) /* a port is part of its target (RFC 9110, 9.3.6) */
+                r = http_split_authority(request->target, 0, c->asked_name, &c->port) ? 0 : -EBADMSG;
         else
                 r = take_absolute(c, (const char *) data, n, request);
 

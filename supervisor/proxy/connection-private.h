@@ -5,10 +5,12 @@
 
 #include "policy/policy.h"
 #include "proxy/client-hello.h"
+#include "proxy/hello-retry.h"
 #include "proxy/http-head.h"
 #include "proxy/proxy-private.h"
 #include "proxy/refusal.h"
 #include "proxy/relay.h"
+#include "util/dial.h"
 
 enum {
         FIRST_BYTES_USEC = 10 * 1000 * 1000,
@@ -17,9 +19,7 @@ enum {
         LOOK_USEC = 5 * 1000 * 1000,
         ASK_USEC = 12 * 1000 * 1000,
         HAND_USEC = 5 * 1000 * 1000,
-        DIAL_USEC = 4 * 1000 * 1000, /* one address */
         PEEK_MAX = CLIENT_HELLO_MAX,
-        ADDRESSES_MAX = 8,
 };
 
 typedef enum State { STATE_HEAD, STATE_LOOK, STATE_PEEK, STATE_ASK, STATE_DIAL, STATE_HAND, STATE_RELAY, STATE_REFUSE, STATE_LINGER } State;
@@ -31,7 +31,8 @@ struct Connection {
         bool dead;
         unsigned n_calls;         /* under way */
         int fd, origin_fd;        /* owned */
-        sd_event_source *io, *timer, *origin_io, *defer; /* owned */
+        sd_event_source *io, *timer, *defer; /* owned */
+        Dial *dial;               /* owned */
         struct sockaddr_in peer;
         uint64_t began_usec;
 
@@ -48,10 +49,9 @@ struct Connection {
         char *host, *method, *path;    /* owned; of the request that is asked about */
         char *reason, *rule, *name;    /* owned; egressd's answer */
         uint64_t grant;
-        char *addresses[ADDRESSES_MAX]; /* owned */
-        size_t n_addresses, next_address;
 
         Relay *relay;             /* owned */
+        HelloRetry retry;         /* of a TLS connection that passes through */
         HttpFollower *follower;   /* owned */
         size_t n_fed;             /* of the bytes that the filter held back, how many the follower has seen */
         bool first_head, waiting, approved, ended;
@@ -80,7 +80,7 @@ bool connection_read_answer(Connection *c, const char *error, json_t *params, An
 void connection_replace(char **at, const char *s);
 int connection_remember_request(Connection *c, const HttpRequest *request);
 
-/* connection-refuse.c: `reason` NULL is the one that egressd gave. */
+/* connection-refuse.c: `reason` NULL is the one that egressd gave. One that it did not give it is told of, unless it is its own absence. */
 void connection_refuse(Connection *c, const char *reason);
 void connection_say_no(Connection *c);
 Refusal connection_refusal(const Connection *c);

@@ -1,23 +1,34 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 
-/* The last stage of a connection: bytes both ways, and in cleartext HTTP a decision for each request. */
+/* The last stage of a connection: bytes both ways, in cleartext HTTP a decision for each request, and in TLS one for a second hello. */
 
 #include <errno.h>
 #include <string.h>
+#include <strings.h>
 
 #include "egress/egress-api.h"
 #include "proxy/connection-private.h"
 #include "util/json.h"
 
-static int on_refuse_request(sd_event_source *s, void *userdata) {
-        _cleanup_free_ char *text = NULL;
-        Connection *c = userdata;
+static int refuse_within(Connection *c) {
         Refusal refusal = connection_refusal(c);
+        uint8_t alert[REFUSAL_ALERT_SIZE];
+        _cleanup_free_ char *text = NULL;
         size_t size = 0;
 
-        c->defer = sd_event_source_disable_unref(c->defer);
+        if (c->expected == EGRESS_TLS) {
+                refusal_alert(refusal.reason, alert);
+                return relay_refuse(c->relay, alert, sizeof(alert));
+        }
         text = refusal_http(&refusal, &size);
-        if (!text || relay_refuse(c->relay, text, size) < 0)
+        return text ? relay_refuse(c->relay, text, size) : -ENOMEM;
+}
+
+static int on_refuse_request(sd_event_source *s, void *userdata) {
+        Connection *c = userdata;
+
+        c->defer = sd_event_source_disable_unref(c->defer);
+        if (refuse_within(c) < 0)
                 connection_reset(c);
         return 0;
 }
@@ -60,8 +71,24 @@ static void forget_request(Connection *c) {
         c->method = c->path = c->host = NULL;
 }
 
+/* ---- cleartext HTTP ---- */
+
+static int judge_head(Connection *c, HttpOutcome o) {
+        const HttpRequest *request = http_follower_request(c->follower);
+        int r = 0;
+
+        if (o == HTTP_HEAD_END && http_request_is_plain(request))
+                r = connection_remember_request(c, request);
+        else {
+                /* egressd denies and records what is not a request */
+                forget_request(c);
+                c->seen = EGRESS_RAW;
+        }
+        return r < 0 ? r : ask_about_request(c);
+}
+
 /* Which of the guest's bytes may go on? Bodies of decided requests, and heads once egressd has said so. */
-static ssize_t connection_filter(const uint8_t *data, size_t size, void *userdata) {
+static ssize_t filter_http(const uint8_t *data, size_t size, bool *ret_undecided, void *userdata) {
         Connection *c = userdata;
         size_t free_to_go = 0;
         int r;
@@ -72,13 +99,11 @@ static ssize_t connection_filter(const uint8_t *data, size_t size, void *userdat
         }
 
         while (!c->waiting && !c->ended && c->n_fed < size) {
-                const HttpRequest *request;
                 HttpOutcome o;
                 size_t taken;
 
                 o = http_follower_feed(c->follower, (const char *) data + c->n_fed, size - c->n_fed, &taken);
                 c->n_fed += taken;
-                request = http_follower_request(c->follower);
 
                 if (o == HTTP_MESSAGE_END && c->absolute) {
                         free_to_go = c->n_fed;
@@ -89,24 +114,67 @@ static ssize_t connection_filter(const uint8_t *data, size_t size, void *userdat
                         c->first_head = false; /* the same bytes that were peeked at and decided */
                         free_to_go = c->n_fed;
                 } else if (o == HTTP_HEAD_END || o == HTTP_REFUSED) {
-                        if (o == HTTP_HEAD_END && http_request_is_plain(request))
-                                r = connection_remember_request(c, request);
-                        else {
-                                /* egressd denies and records what is not a request */
-                                forget_request(c);
-                                c->seen = EGRESS_RAW;
-                                r = 0;
-                        }
-                        if (r >= 0)
-                                r = ask_about_request(c);
+                        r = judge_head(c, o);
                         if (r < 0)
                                 return r;
                 }
         }
 
+        *ret_undecided = c->waiting;
         c->n_fed -= free_to_go;
         return (ssize_t) free_to_go;
 }
+
+/* ---- TLS ---- */
+
+static void observe_tls(const uint8_t *data, size_t size, void *userdata) {
+        Connection *c = userdata;
+
+        hello_retry_feed_server(&c->retry, data, size);
+}
+
+static ssize_t accept_hello(Connection *c, size_t size) {
+        hello_retry_accept(&c->retry);
+        relay_watch(c->relay, NULL, NULL);
+        return (ssize_t) size;
+}
+
+/* The first hello was decided about. Until it is sure that there will be no second one, records are looked at (hello-retry.c). */
+static ssize_t filter_tls(const uint8_t *data, size_t size, bool *ret_undecided, void *userdata) {
+        Connection *c = userdata;
+        HelloRetryOutcome o;
+        ClientHello second;
+        size_t pass;
+        int r;
+
+        if (c->approved)
+                return accept_hello(c, size);
+        if (c->waiting) {
+                *ret_undecided = true;
+                return 0;
+        }
+
+        o = hello_retry_check_client(&c->retry, data, size, &pass, &second);
+        if (o == HELLO_RETRY_PASS) {
+                if (c->retry.state == HELLO_RETRY_OVER)
+                        relay_watch(c->relay, NULL, NULL);
+                return (ssize_t) pass;
+        }
+        if (o == HELLO_RETRY_SECOND && second.has_sni && !second.has_ech && strcasecmp(second.sni, c->hello.sni) == 0)
+                return accept_hello(c, size);
+
+        *ret_undecided = true;
+        if (o == HELLO_RETRY_WAIT)
+                return (ssize_t) pass;
+        if (o == HELLO_RETRY_SECOND)
+                c->hello = second;
+        else
+                c->seen = EGRESS_RAW; /* is denied as another protocol */
+        r = ask_about_request(c);
+        return r < 0 ? r : (ssize_t) pass;
+}
+
+/* ---- both ways ---- */
 
 static void connection_on_relayed(int r, void *userdata) {
         Connection *c = userdata;
@@ -118,18 +186,28 @@ static void connection_on_relayed(int r, void *userdata) {
 }
 
 void connection_relay(Connection *c) {
-        RelayFilter filter = c->seen == EGRESS_HTTP && c->expected == EGRESS_HTTP ? connection_filter : NULL;
+        RelayObserver observer = NULL;
+        RelayFilter filter = NULL;
         int r = 0;
 
         connection_quiet(c);
         c->state = STATE_RELAY;
-        if (filter && !c->absolute) {
+        if (c->seen == EGRESS_HTTP && c->expected == EGRESS_HTTP)
+                filter = filter_http;
+        else if (c->seen == EGRESS_TLS && c->expected == EGRESS_TLS) {
+                filter = filter_tls;
+                observer = observe_tls;
+        }
+
+        if (filter == filter_http && !c->absolute) {
                 c->follower = http_follower_free(c->follower);
                 r = http_follower_new(&c->follower);
                 c->first_head = true;
         }
         if (r >= 0)
                 r = relay_new(&c->relay, c->proxy->event, c->fd, c->origin_fd, filter, connection_on_relayed, c);
+        if (r >= 0)
+                relay_watch(c->relay, filter, observer);
         if (r >= 0 && c->prefix)
                 r = relay_prepend(c->relay, c->prefix, c->n_prefix);
         if (r < 0)

@@ -7,7 +7,7 @@
  *   LOOK      egressd is asked what the port carries, or denies
  *   PEEK      waiting for as many first bytes as it takes to see what they are; nothing is taken from the socket
  *   ASK       egressd decides
- *   DIAL      connecting to the addresses that were granted, one after the other
+ *   DIAL      connecting to the addresses that were granted; the first that answers wins
  *   HAND      the connection, unread, is on its way to anchor-inject
  *   RELAY     bytes both ways; of cleartext HTTP each request is decided before its head goes on
  *   REFUSE    denied: waiting for a moment to see in which protocol to say so
@@ -37,7 +37,7 @@
 void connection_quiet(Connection *c) {
         c->io = sd_event_source_disable_unref(c->io);
         c->timer = sd_event_source_disable_unref(c->timer);
-        c->origin_io = sd_event_source_disable_unref(c->origin_io);
+        c->dial = dial_free(c->dial);
         c->defer = sd_event_source_disable_unref(c->defer);
 }
 
@@ -49,8 +49,6 @@ static void connection_release(Connection *c) {
         free(c->rule);
         free(c->name);
         free(c->prefix);
-        for (size_t i = 0; i < c->n_addresses; i++)
-                free(c->addresses[i]);
         free(c);
 }
 
@@ -189,63 +187,24 @@ int connection_remember_request(Connection *c, const HttpRequest *request) {
 
 /* ---- dial ---- */
 
-static void connection_dial(Connection *c);
-
-static int on_dialled(sd_event_source *s, int fd, uint32_t revents, void *userdata) {
+static void on_dialled(int fd, const char *failures, void *userdata) {
         Connection *c = userdata;
-        int error = 0;
-        socklen_t n = sizeof(error);
 
-        if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &n) < 0 || error != 0) {
-                log_debug("%s:%u at %s: %s", c->name, c->port, c->addresses[c->next_address - 1], strerror(error));
-                connection_dial(c);
-        } else
-                connection_relay(c);
-        return 0;
-}
-
-static int dial_address(Connection *c, const char *text) {
-        struct sockaddr_in in4 = { .sin_family = AF_INET, .sin_port = htons(c->port) };
-        struct sockaddr_in6 in6 = { .sin6_family = AF_INET6, .sin6_port = htons(c->port) };
-        bool v4 = inet_pton(AF_INET, text, &in4.sin_addr) == 1;
-        int one = 1;
-
-        if (!v4 && inet_pton(AF_INET6, text, &in6.sin6_addr) != 1)
-                return -EINVAL;
-
-        c->origin_fd = socket(v4 ? AF_INET : AF_INET6, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-        if (c->origin_fd < 0)
-                return -errno;
-        (void) setsockopt(c->origin_fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
-        (void) setsockopt(c->origin_fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof(one));
-
-        if (connect(c->origin_fd, v4 ? (struct sockaddr *) &in4 : (struct sockaddr *) &in6, v4 ? sizeof(in4) : sizeof(in6)) < 0 &&
-            errno != EINPROGRESS)
-                return -errno;
-        return sd_event_add_io(c->proxy->event, &c->origin_io, c->origin_fd, EPOLLOUT, on_dialled, c);
-}
-
-/* The next of the granted addresses that can be tried. */
-static void connection_dial(Connection *c) {
-        c->state = STATE_DIAL;
-        c->origin_io = sd_event_source_disable_unref(c->origin_io);
-        c->origin_fd = fd_close(c->origin_fd);
-
-        while (c->next_address < c->n_addresses) {
-                const char *text = c->addresses[c->next_address++];
-                int r;
-
-                r = dial_address(c, text);
-                if (r >= 0)
-                        r = connection_set_timer(c, DIAL_USEC);
-                if (r >= 0)
-                        return;
-                log_line(r == -EPERM ? LOG_WARNING : LOG_DEBUG, "%s:%u at %s: %s", c->name, c->port, text, strerror(-r));
-                c->origin_io = sd_event_source_disable_unref(c->origin_io);
-                c->origin_fd = fd_close(c->origin_fd);
+        c->dial = dial_free(c->dial);
+        if (fd < 0) {
+                /* the fence knows nothing of what egressd says that it granted */
+                log_line(fd == -EPERM ? LOG_WARNING : LOG_DEBUG, "%s:%u: %s", c->name, c->port, failures[0] ? failures : strerror(-fd));
+                connection_refuse(c, "unreachable");
+                return;
         }
+        c->origin_fd = fd;
+        connection_relay(c);
+}
 
-        connection_refuse(c, "unreachable");
+static void connection_dial(Connection *c, const char *const *addresses, size_t n) {
+        c->state = STATE_DIAL;
+        if (dial_new(&c->dial, c->proxy->event, addresses, n, c->port, on_dialled, c) < 0)
+                connection_refuse(c, "unreachable");
 }
 
 /* ---- inject ---- */
@@ -281,27 +240,28 @@ static void connection_hand(Connection *c) {
 
 /* ---- ask ---- */
 
-static int read_addresses(Connection *c, json_t *params) {
+/* The addresses that were granted, borrowed from params; their number, or negative errno. */
+static ssize_t read_grant(Connection *c, json_t *params, const char *ret[static DIAL_ADDRESSES_MAX]) {
         json_t *list = json_object_get(params, "addresses");
         json_t *grant = json_object_get(params, "grant");
+        size_t n = 0;
 
         if (!json_is_array(list) || !json_is_integer(grant) || json_integer_value(grant) <= 0)
                 return -EBADMSG;
 
         c->grant = (uint64_t) json_integer_value(grant);
-        for (size_t i = 0; i < json_array_size(list) && c->n_addresses < ADDRESSES_MAX; i++) {
-                const char *text = json_string_value(json_array_get(list, i));
-                char *copy = text ? strdup(text) : NULL;
-
-                if (!copy)
+        for (size_t i = 0; i < json_array_size(list) && n < DIAL_ADDRESSES_MAX; i++) {
+                ret[n] = json_string_value(json_array_get(list, i));
+                if (!ret[n++])
                         return -EBADMSG;
-                c->addresses[c->n_addresses++] = copy;
         }
-        return 0;
+        return (ssize_t) n;
 }
 
 static void on_decided(IpcClient *client, const char *error, json_t *params, bool more, void *userdata) {
+        const char *addresses[DIAL_ADDRESSES_MAX];
         Connection *c = userdata;
+        ssize_t n;
         Answer a;
 
         if (!connection_called(c))
@@ -313,10 +273,10 @@ static void on_decided(IpcClient *client, const char *error, json_t *params, boo
                 connection_hand(c);
         else if (strcmp(a.verdict, "pass") != 0)
                 connection_refuse(c, NULL);
-        else if (read_addresses(c, params) < 0)
+        else if ((n = read_grant(c, params, addresses)) < 0)
                 connection_refuse(c, "unavailable");
         else
-                connection_dial(c);
+                connection_dial(c, addresses, (size_t) n);
 }
 
 json_t *connection_params(const Connection *c) {
@@ -404,14 +364,11 @@ static int on_timeout(sd_event_source *s, uint64_t usec, void *userdata) {
         Connection *c = userdata;
 
         switch (c->state) {
-        case STATE_DIAL:
-                connection_dial(c);
-                break;
         case STATE_PEEK:
         case STATE_HEAD:
                 c->seen = c->expected; /* nothing to wait for any more */
                 c->has_seen = true;
-                connection_refuse(c, "malformed");
+                connection_refuse(c, "timeout");
                 break;
         case STATE_REFUSE:
                 connection_reset(c);

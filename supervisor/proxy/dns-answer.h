@@ -9,8 +9,10 @@
 
 enum {
         DNS_QUERY_MAX = 4096,  /* longer ones are dropped */
-        DNS_ANSWER_MAX = 512,  /* every answer fits, so nothing is ever truncated */
+        DNS_ANSWER_MAX = 512,  /* every answer fits what any client can take (RFC 1035, 4.2.1), so that none is ever truncated */
         DNS_NAME_MAX = 253,
+        DNS_SHOWN_MAX = 4 * DNS_NAME_MAX,
+        DNS_WHY_MAX = 120,     /* of the text that says why; the rest is cut off */
 };
 
 typedef enum DnsKind {
@@ -21,13 +23,14 @@ typedef enum DnsKind {
 
 typedef struct DnsQuestion {
         DnsKind kind;
-        char name[DNS_NAME_MAX + 1]; /* lower case, without the last dot; "" unless it is a host name */
+        char name[DNS_SHOWN_MAX + 1]; /* lower case, without the last dot; a byte that no host name has is \xNN. "" if there was no question */
         uint16_t type;               /* 1 A, 28 AAAA, 64 SVCB, 65 HTTPS, … */
+        uint16_t class;              /* 1 IN */
         bool address_wanted;         /* an A question: the others get an empty answer */
         /* the rest is for dns_answer_write() */
         uint16_t id;
         uint8_t opcode, rcode;
-        bool recursion_desired, checking_disabled, edns;
+        bool recursion_desired, checking_disabled, edns, dnssec_ok;
         uint8_t wire[DNS_NAME_MAX + 2 + 4]; /* the question as it was asked, upper case kept */
         size_t n_wire;
 } DnsQuestion;
@@ -40,8 +43,10 @@ typedef enum DnsVerdict {
 
 void dns_question_parse(const uint8_t *data, size_t size, DnsQuestion *ret);
 
-/* The number of bytes written to ret; never 0 for a question that is not DNS_DROP. `address` is in host byte order. */
-size_t dns_answer_write(const DnsQuestion *q, DnsVerdict verdict, uint32_t address, uint32_t ttl,
+/* The number of bytes written to ret; never 0 for a question that is not DNS_DROP. `address` is in host byte order. `why` may be
+ * NULL: a client that knows EDNS is told so with the refusal, as an extended error (RFC 8914). */
+size_t dns_answer_write(const DnsQuestion *q, DnsVerdict verdict, uint32_t address, uint32_t ttl, const char *why,
                         uint8_t ret[static DNS_ANSWER_MAX]);
 
-const char *dns_type_name(uint16_t type, char ret[static 16]);
+/* "A", "TYPE99"; "CLASS3" if the question is not about the Internet. */
+const char *dns_type_name(const DnsQuestion *q, char ret[static 16]);

@@ -3,10 +3,12 @@
 /*
  * A question is an object from its arrival until egressd has answered: who asked, at which address, and the parsed
  * question. Over UDP the answer leaves from the address that was asked (IP_PKTINFO), since a guest may ask any
- * resolver it likes. Over TCP a connection has one question at a time; the next one is read after the answer.
+ * resolver it likes. Over TCP a connection has one question at a time; the next one is read after the answer, so that a
+ * client that sends many at once gets its answers in order.
  *
- * What dns-answer.c refuses by itself (a broken packet, a name that no host has) is answered at once; everything else goes
- * to egressd, also types that are always refused, so that the attempt is in the log.
+ * A broken packet is answered at once; everything else goes to egressd, also what is always refused (other types, names that no
+ * host has), so that the attempt is in the log. So that a flood neither keeps egressd busy nor fills the log, what
+ * exceeds a rate, or the number of questions that may wait, is refused here, and egressd is told once a second how many those were.
  */
 
 #include <arpa/inet.h>
@@ -24,7 +26,7 @@
 #include "util/log.h"
 #include "util/text.h"
 
-enum { RESOLVE_TIMEOUT_USEC = 5 * 1000 * 1000, RCODE_REFUSED = 5 };
+enum { RESOLVE_TIMEOUT_USEC = 5 * 1000 * 1000, TELL_USEC = 1000 * 1000, RCODE_REFUSED = 5 };
 
 typedef struct Stream Stream;
 
@@ -56,6 +58,8 @@ struct DnsServer {
         Stream *streams;             /* owned */
         size_t n_pending, n_streams;
         uint64_t tokens, filled_usec;
+        uint64_t n_excess;           /* refused here and not told yet */
+        sd_event_source *tell;       /* owned; NULL until the first one */
 };
 
 int dns_server_new(DnsServer **ret, sd_event *event, IpcClient *client) {
@@ -88,6 +92,42 @@ static bool take_token(DnsServer *s) {
                 return false;
         s->tokens--;
         return true;
+}
+
+/* ---- what is too much ---- */
+
+static void on_ignored(IpcClient *c, const char *error, json_t *params, bool more, void *userdata) {
+}
+
+static int server_on_tell(sd_event_source *source, uint64_t usec, void *userdata) {
+        DnsServer *s = userdata;
+        int r;
+
+        r = ipc_client_call_async(s->client, EGRESS_INTERFACE ".Refused",
+                                  json_pack("{s:s, s:s, s:I}", "event", "dns", "reason", "rate", "count", (json_int_t) s->n_excess),
+                                  NULL, 0, false, RESOLVE_TIMEOUT_USEC, on_ignored, NULL);
+        if (r >= 0)
+                s->n_excess = 0;
+        else
+                log_warning_errno(r, "egressd is not told of %lu refused questions", (unsigned long) s->n_excess);
+        return 0;
+}
+
+static void note_excess(DnsServer *s) {
+        int r = 0;
+
+        if (s->n_excess++ > 0)
+                return; /* the timer runs */
+
+        if (!s->tell)
+                r = sd_event_add_time_relative(s->event, &s->tell, CLOCK_MONOTONIC, TELL_USEC, 10000, server_on_tell, s);
+        else {
+                r = sd_event_source_set_time_relative(s->tell, TELL_USEC);
+                if (r >= 0)
+                        r = sd_event_source_set_enabled(s->tell, SD_EVENT_ONESHOT);
+        }
+        if (r < 0)
+                log_warning_errno(r, "no timer for refused questions");
 }
 
 /* ---- streams ---- */
@@ -129,7 +169,7 @@ static void stream_answer(Stream *t, const uint8_t *data, size_t size) {
         memcpy(t->out + 2, data, size);
         t->n_out = size + 2;
         t->n_sent = t->n_in = 0;
-        if (stream_flush(t) < 0)
+        if (stream_flush(t) < 0 || sd_event_source_set_time_relative(t->timer, DNS_STREAM_SEC * 1000000ULL) < 0)
                 (void) stream_free(t);
 }
 
@@ -167,17 +207,22 @@ static void send_from(int fd, const struct sockaddr_in *to, const struct sockadd
                 log_debug("an answer could not be sent: %s", strerror(errno)); /* the guest asks again */
 }
 
-static void pending_answer(Pending *p, DnsVerdict verdict, uint32_t address, uint32_t ttl) {
+static void send_answer(const Pending *p, DnsVerdict verdict, uint32_t address, uint32_t ttl, const char *why) {
         uint8_t wire[DNS_ANSWER_MAX];
-        Stream *stream = p->stream;
         size_t n;
 
-        n = dns_answer_write(&p->question, verdict, address, ttl, wire);
+        n = dns_answer_write(&p->question, verdict, address, ttl, why, wire);
         if (p->udp_fd >= 0)
                 send_from(p->udp_fd, &p->client, &p->asked, wire, n);
+        else if (p->stream)
+                stream_answer(p->stream, wire, n);
+}
+
+static void pending_answer(Pending *p, DnsVerdict verdict, uint32_t address, uint32_t ttl, const char *why) {
+        Pending copy = *p; /* a stream that ends with its answer must not find its question any more */
+
         (void) pending_free(p);
-        if (stream)
-                stream_answer(stream, wire, n);
+        send_answer(&copy, verdict, address, ttl, why);
 }
 
 static bool read_allowed(json_t *params, const DnsQuestion *q, uint32_t *ret_address, uint32_t *ret_ttl) {
@@ -201,36 +246,48 @@ static bool read_allowed(json_t *params, const DnsQuestion *q, uint32_t *ret_add
         return true;
 }
 
+/* "no-rule (default)": the reason and the rule, as in the log. */
+static void pending_refuse(Pending *p, json_t *params) {
+        const char *reason = json_string_value(json_object_get(params, "reason")), *rule = json_string_value(json_object_get(params, "rule"));
+        _cleanup_free_ char *why = NULL;
+
+        why = text_format("%s (%s)", reason ?: "refused", rule ?: "default");
+        pending_answer(p, DNS_REFUSED, 0, 0, why);
+}
+
 static void on_resolved(IpcClient *c, const char *error, json_t *params, bool more, void *userdata) {
         Pending *p = userdata;
         uint32_t address = 0, ttl = 0;
 
         if (error)
-                pending_answer(p, DNS_FAILED, 0, 0);
+                pending_answer(p, DNS_FAILED, 0, 0, "unavailable");
         else if (read_allowed(params, &p->question, &address, &ttl))
-                pending_answer(p, DNS_ALLOWED, address, ttl);
+                pending_answer(p, DNS_ALLOWED, address, ttl, NULL);
         else
-                pending_answer(p, DNS_REFUSED, 0, 0);
+                pending_refuse(p, params);
 }
 
 /* Answers now or asks egressd. `p` is on the stack. */
 static void server_ask(DnsServer *s, const Pending *p) {
         const DnsQuestion *q = &p->question;
-        bool own = q->kind == DNS_REPLY && (q->rcode != RCODE_REFUSED || q->name[0] == '\0');
-        uint8_t wire[DNS_ANSWER_MAX];
         Pending *copy = NULL;
         char type[16];
         int r = 0;
 
-        if (!own && s->n_pending < DNS_PENDING_MAX)
+        if (q->kind == DNS_REPLY && q->rcode != RCODE_REFUSED) {
+                send_answer(p, DNS_REFUSED, 0, 0, NULL);
+                return;
+        }
+        if (!take_token(s)) {
+                note_excess(s);
+                send_answer(p, DNS_REFUSED, 0, 0, "rate");
+                return;
+        }
+        if (s->n_pending < DNS_PENDING_MAX)
                 copy = malloc(sizeof(*copy));
         if (!copy) {
-                size_t n = dns_answer_write(q, DNS_FAILED, 0, 0, wire);
-
-                if (p->stream)
-                        stream_answer(p->stream, wire, n);
-                else
-                        send_from(p->udp_fd, &p->client, &p->asked, wire, n);
+                note_excess(s);
+                send_answer(p, DNS_FAILED, 0, 0, "rate");
                 return;
         }
 
@@ -245,10 +302,10 @@ static void server_ask(DnsServer *s, const Pending *p) {
                 copy->stream->pending = copy;
 
         r = ipc_client_call_async(s->client, EGRESS_INTERFACE ".Resolve",
-                                  json_pack("{s:s, s:s}", "name", q->name, "qtype", dns_type_name(q->type, type)),
+                                  json_pack("{s:s, s:s}", "name", q->name, "qtype", dns_type_name(q, type)),
                                   NULL, 0, false, RESOLVE_TIMEOUT_USEC, on_resolved, copy);
         if (r < 0)
-                pending_answer(copy, DNS_FAILED, 0, 0);
+                pending_answer(copy, DNS_FAILED, 0, 0, "unavailable");
 }
 
 /* ---- UDP ---- */
@@ -293,8 +350,6 @@ static int server_on_udp(sd_event_source *source, int fd, uint32_t revents, void
 
                 if (!receive(fd, data, sizeof(data), &size, &p))
                         return 0;
-                if (!take_token(s))
-                        continue;
                 dns_question_parse(data, size, &p.question);
                 if (p.question.kind != DNS_DROP)
                         server_ask(s, &p);
@@ -347,7 +402,7 @@ static int stream_on_io(sd_event_source *source, int fd, uint32_t revents, void 
         p.server = t->server;
         p.stream = t;
         dns_question_parse(t->in + 2, t->n_in - 2, &p.question);
-        if (p.question.kind == DNS_DROP || !take_token(t->server)) {
+        if (p.question.kind == DNS_DROP) {
                 (void) stream_free(t);
                 return 0;
         }
@@ -412,6 +467,7 @@ DnsServer *dns_server_free(DnsServer *s) {
         if (!s)
                 return NULL;
 
+        sd_event_source_disable_unref(s->tell);
         s->udp = sd_event_source_disable_unref(s->udp);
         s->tcp = sd_event_source_disable_unref(s->tcp);
         while (s->streams)

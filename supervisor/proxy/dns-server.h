@@ -13,8 +13,8 @@ typedef struct DnsServer DnsServer;
 enum {
         DNS_PENDING_MAX = 256,    /* questions that wait for egressd */
         DNS_STREAMS_MAX = 32,     /* TCP connections */
-        DNS_STREAM_SEC = 10,
-        DNS_RATE = 500,           /* questions a second; twice as many in a burst, others are dropped */
+        DNS_STREAM_SEC = 10,      /* from one question to the next */
+        DNS_RATE = 500,           /* questions a second; twice as many in a burst. The others are refused and counted */
 };
 
 /* `client` speaks to egressd; borrowed. */

@@ -259,42 +259,94 @@ bool http_split_absolute(const char *target, char ret_authority[static HTTP_HOST
         return true;
 }
 
-static bool line_is_for_proxy(const char *line, size_t n) {
-        static const char *const dropped[] = { "connection:", "keep-alive:", "upgrade:" };
+static bool name_is(const char *name, size_t n, const char *other) {
+        return strlen(other) == n && strncasecmp(name, other, n) == 0;
+}
 
-        if (n >= 6 && strncasecmp(line, "proxy-", 6) == 0)
-                return true;
-        for (size_t i = 0; i < ELEMENTSOF(dropped); i++)
-                if (n >= strlen(dropped[i]) && strncasecmp(line, dropped[i], strlen(dropped[i])) == 0)
+static bool name_is_one_of(const char *name, size_t n, const char *const *list, size_t n_list) {
+        for (size_t i = 0; i < n_list; i++)
+                if (name_is(name, n, list[i]))
                         return true;
         return false;
 }
 
+/* The next line of a head, and its field's name; false behind the last one. */
+static bool next_line(const char **at, const char *end, const char **ret_line, size_t *ret_length, size_t *ret_n_name) {
+        const char *line = *at, *next, *colon;
+
+        if (line >= end)
+                return false;
+        next = memchr(line, '\n', (size_t) (end - line));
+        next = next ? next + 1 : end;
+        if (next - line <= 2)
+                return false;
+
+        colon = memchr(line, ':', (size_t) (next - line));
+        *ret_line = line;
+        *ret_length = (size_t) (next - line);
+        *ret_n_name = colon ? (size_t) (colon - line) : 0;
+        *at = next;
+        return true;
+}
+
+/* Does a Connection header of these fields name this one? */
+static bool is_nominated(const char *fields, const char *end, const char *name, size_t n) {
+        const char *line;
+        size_t length, n_name;
+
+        while (next_line(&fields, end, &line, &length, &n_name)) {
+                if (!name_is(line, n_name, "connection"))
+                        continue;
+                for (size_t i = n_name + 1; i < length;) {
+                        size_t begin = i + strspn(line + i, ", \t\r\n"), size;
+
+                        if (begin >= length)
+                                break;
+                        size = strcspn(line + begin, ", \t\r\n");
+                        if (size == n && strncasecmp(line + begin, name, n) == 0)
+                                return true;
+                        i = begin + size;
+                }
+        }
+        return false;
+}
+
+static bool field_is_for_proxy(const char *fields, const char *end, const char *name, size_t n) {
+        static const char *const dropped[] = { "connection", "keep-alive", "upgrade", "te" };
+        /* what says who is asked, and where the message ends, nobody can nominate away */
+        static const char *const kept[] = { "host", "content-length", "transfer-encoding" };
+
+        if (n >= 6 && strncasecmp(name, "proxy-", 6) == 0)
+                return true;
+        if (name_is_one_of(name, n, dropped, ELEMENTSOF(dropped)))
+                return true;
+        return !name_is_one_of(name, n, kept, ELEMENTSOF(kept)) && is_nominated(fields, end, name, n);
+}
+
 char *http_rewrite_head(const char *head, size_t size, const HttpRequest *request, const char *path, size_t *ret_size) {
         static const char last[] = "Connection: close\r\n\r\n";
-        const char *end = head + size, *line;
+        _cleanup_free_ char *copy = NULL;
+        const char *fields, *end, *line;
+        size_t n, length, n_name;
         char *out;
-        size_t n;
 
-        /* The path is part of the old head; the rest can only get shorter, but for `last`. */
+        /* With a zero byte at its end, so that no search can leave it. The path is part of the old head; the rest can only get shorter, but for `last`. */
+        copy = strndup(head, size);
         out = malloc(size + strlen(path) + sizeof(last) + 32);
-        if (!out)
+        if (!copy || !out) {
+                free(out);
                 return NULL;
+        }
         n = (size_t) sprintf(out, "%s %s HTTP/1.%u\r\n", request->method, path, request->minor);
 
-        line = memchr(head, '\n', size);
-        for (line = line ? line + 1 : end; line < end;) {
-                const char *next = memchr(line, '\n', (size_t) (end - line));
-                size_t length = next ? (size_t) (next + 1 - line) : (size_t) (end - line);
-
-                if (length <= 2)
-                        break;
-                if (!line_is_for_proxy(line, length)) {
+        end = copy + strlen(copy);
+        fields = strchr(copy, '\n');
+        fields = fields ? fields + 1 : end;
+        for (const char *at = fields; next_line(&at, end, &line, &length, &n_name);)
+                if (!field_is_for_proxy(fields, end, line, n_name)) {
                         memcpy(out + n, line, length);
                         n += length;
                 }
-                line += length;
-        }
 
         memcpy(out + n, last, sizeof(last) - 1);
         *ret_size = n + sizeof(last) - 1;

@@ -53,12 +53,12 @@ typedef enum HttpLook { HTTP_LOOK_NO, HTTP_LOOK_MAYBE, HTTP_LOOK_YES } HttpLook;
 /* Do these first bytes of a connection look like a request line? */
 HttpLook http_looks_like(const uint8_t *data, size_t size);
 
-/* "host" and "host:port"; brackets are not taken off. False if it is neither. */
+/* "host" and "host:port"; brackets are not taken off. False if it is neither, or without a port and default_port is 0. */
 bool http_split_authority(const char *authority, uint16_t default_port, char ret_host[static HTTP_HOST_MAX + 1], uint16_t *ret_port);
 
 /* "http://host[:port]/path": authority and path. False for anything else. */
 bool http_split_absolute(const char *target, char ret_authority[static HTTP_HOST_MAX + 1], const char **ret_path);
 
-/* The head of an absolute-form request as the origin should get it: origin-form, nothing that was meant for a proxy, and
- * "Connection: close". `head` is a complete head that a follower accepted. The caller's; NULL when out of memory. */
+/* The head of an absolute-form request as the origin should get it: origin-form, nothing that was meant for a proxy or that its
+ * Connection header names (RFC 9110, 7.6.1), and "Connection: close". `head` is a complete head that a follower accepted. The caller's; NULL when out of memory. */
 char *http_rewrite_head(const char *head, size_t size, const HttpRequest *request, const char *path, size_t *ret_size);

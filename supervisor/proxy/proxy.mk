@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 LIB_SRCS += $(addprefix supervisor/proxy/,client-hello.c connection.c connection-peek.c connection-refuse.c connection-relay.c \
-            dns-answer.c dns-server.c http-head.c proxy.c refusal.c relay.c)
+            dns-answer.c dns-server.c hello-retry.c http-head.c proxy.c refusal.c relay.c)
 PROGRAMS += anchor-proxy
-UNIT_TESTS += test-client-hello test-dns-answer test-http-head test-relay
-FUZZERS += fuzz-client-hello fuzz-dns-answer fuzz-http-head
+UNIT_TESTS += test-client-hello test-dns-answer test-hello-retry test-http-head test-relay
+FUZZERS += fuzz-client-hello fuzz-dns-answer fuzz-hello-retry fuzz-http-head

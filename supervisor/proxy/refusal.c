@@ -17,6 +17,7 @@ typedef struct Status {
 static const Status statuses[] = {
         { "fronting",       421, "Misdirected Request" },
         { "malformed",      400, "Bad Request" },
+        { "timeout",        408, "Request Timeout" },
         { "too-large",      431, "Request Header Fields Too Large" },
         { "resolve-failed", 502, "Bad Gateway" },
         { "unreachable",    502, "Bad Gateway" },

@@ -15,6 +15,7 @@
 #include <sys/socket.h>
 
 #include "proxy/relay.h"
+#include "util/text.h"
 
 typedef struct Way {
         int from, to;          /* borrowed */
@@ -22,6 +23,7 @@ typedef struct Way {
         size_t start, end;     /* what it holds */
         size_t ready;          /* let on, from start */
         bool ended;            /* the source has no more */
+        bool undecided;        /* what is not let on may still be */
         bool shut;             /* the sink has been told */
         bool discarding;       /* what comes is thrown away */
         uint64_t bytes;
@@ -32,9 +34,13 @@ struct Relay {
         sd_event_source *guest, *origin, *idle; /* owned */
         Way out, in;           /* guest → origin, origin → guest */
         RelayFilter filter;
+        RelayObserver observer;
         RelayDone done;
         void *userdata;        /* borrowed */
         bool finished, refused;
+        uint8_t *last;         /* owned; refused, and this is still to be said */
+        size_t n_last;
+        uint64_t last_usec;    /* when it is said at the latest */
 };
 
 static size_t way_size(const Way *w) {
@@ -56,6 +62,7 @@ static void relay_finish(Relay *r, int error) {
         r->done(error, r->userdata);
 }
 
+/* The number of bytes that came. */
 static int way_fill(Way *w) {
         ssize_t n;
 
@@ -72,7 +79,7 @@ static int way_fill(Way *w) {
                 w->ended = true;
         else if (!w->discarding)
                 w->end += (size_t) n;
-        return n > 0;
+        return (int) n;
 }
 
 static int way_empty(Way *w) {
@@ -99,10 +106,11 @@ static int relay_filter(Relay *r) {
                 w->ready = way_size(w);
                 return 0;
         }
+        w->undecided = false;
         if (waiting == 0)
                 return 0;
 
-        n = r->filter(w->buffer + w->start + w->ready, waiting, r->userdata);
+        n = r->filter(w->buffer + w->start + w->ready, waiting, &w->undecided, r->userdata);
         if (n < 0)
                 return (int) n;
         if (r->finished)
@@ -112,9 +120,10 @@ static int relay_filter(Relay *r) {
 }
 
 static void way_end(Way *w) {
-        /* What the filter kept back of a source that has ended will never be complete. */
-        if (!w->ended || w->shut || w->ready > 0)
+        if (!w->ended || w->shut || w->ready > 0 || w->undecided)
                 return;
+
+        /* What the filter still keeps back of a source that has ended will never be complete. */
 
         w->start = w->end = 0;
         w->shut = true;
@@ -132,8 +141,19 @@ static int source_want(sd_event_source *s, uint32_t events) {
         return k;
 }
 
+static uint64_t relay_patience(const Relay *r) {
+        uint64_t sec = r->refused ? RELAY_REFUSED_SEC : r->out.shut || r->in.shut ? RELAY_HALF_CLOSED_SEC : RELAY_IDLE_SEC;
+        uint64_t now, left;
+
+        if (!r->last)
+                return sec * 1000000ULL;
+
+        now = time_monotonic();
+        left = r->last_usec > now ? r->last_usec - now : 0;
+        return left < RELAY_QUIET_SEC * 1000000ULL ? left : RELAY_QUIET_SEC * 1000000ULL;
+}
+
 static int relay_arm(Relay *r) {
-        uint64_t patience = r->refused ? RELAY_REFUSED_SEC : r->out.shut || r->in.shut ? RELAY_HALF_CLOSED_SEC : RELAY_IDLE_SEC;
         uint32_t guest = 0, origin = 0;
         int k;
 
@@ -150,8 +170,37 @@ static int relay_arm(Relay *r) {
         if (k >= 0)
                 k = source_want(r->origin, origin);
         if (k >= 0)
-                k = sd_event_source_set_time_relative(r->idle, patience * 1000000ULL);
+                k = sd_event_source_set_time_relative(r->idle, relay_patience(r));
         return k;
+}
+
+/* The guest's last word goes behind what the origin has said, when there is room for it. */
+static void relay_say_last(Relay *r) {
+        Way *in = &r->in;
+
+        if (!r->last || !in->ended || r->n_last > RELAY_BUFFER - way_size(in))
+                return;
+
+        memmove(in->buffer, in->buffer + in->start, way_size(in));
+        in->end = way_size(in);
+        in->start = 0;
+        memcpy(in->buffer + in->end, r->last, r->n_last);
+        in->end += r->n_last;
+        free(r->last);
+        r->last = NULL;
+}
+
+static int relay_feed_guest(Relay *r) {
+        int k;
+
+        r->in.ready = way_size(&r->in);
+        k = way_empty(&r->in);
+        if (k < 0 || !r->last)
+                return k;
+
+        relay_say_last(r);
+        r->in.ready = way_size(&r->in);
+        return way_empty(&r->in);
 }
 
 static void relay_work(Relay *r, int error) {
@@ -160,18 +209,18 @@ static void relay_work(Relay *r, int error) {
         if (r->finished)
                 return;
 
-        r->in.ready = way_size(&r->in);
         if (error >= 0)
                 error = way_empty(&r->out);
         if (error >= 0)
-                error = way_empty(&r->in);
+                error = relay_feed_guest(r);
         if (error < 0) {
                 relay_finish(r, error);
                 return;
         }
 
         way_end(&r->out);
-        way_end(&r->in);
+        if (!r->last)
+                way_end(&r->in);
         if (r->out.shut && r->in.shut) {
                 relay_finish(r, 0);
                 return;
@@ -185,8 +234,15 @@ static void relay_work(Relay *r, int error) {
 static int relay_on_io(Relay *r, Way *source, uint32_t revents) {
         int error = 0;
 
-        if ((revents & (EPOLLIN | EPOLLHUP | EPOLLERR)) && way_wants_input(source))
+        if ((revents & (EPOLLIN | EPOLLHUP | EPOLLERR)) && way_wants_input(source)) {
                 error = way_fill(source);
+                if (error > 0 && source == &r->in && r->observer)
+                        r->observer(source->buffer + source->end - error, (size_t) error, r->userdata);
+        }
+        if (error < 0 && r->last && source == &r->in) {
+                source->ended = true; /* an origin may answer the end of its input with a reset */
+                error = 0;
+        }
         relay_work(r, error < 0 ? error : 0);
         return 0;
 }
@@ -204,7 +260,14 @@ static int relay_on_origin(sd_event_source *s, int fd, uint32_t revents, void *u
 }
 
 static int relay_on_idle(sd_event_source *s, uint64_t usec, void *userdata) {
-        relay_finish(userdata, -ETIMEDOUT);
+        Relay *r = userdata;
+
+        if (r->last && !r->in.ended) {
+                r->in.ended = true;
+                (void) sd_event_source_set_enabled(s, SD_EVENT_ONESHOT);
+                relay_work(r, 0);
+        } else
+                relay_finish(r, -ETIMEDOUT);
         return 0;
 }
 
@@ -251,6 +314,7 @@ Relay *relay_free(Relay *r) {
         sd_event_unref(r->event);
         free(r->out.buffer);
         free(r->in.buffer);
+        free(r->last);
         free(r);
         return NULL;
 }
@@ -267,30 +331,35 @@ int relay_prepend(Relay *r, const void *data, size_t size) {
         return relay_arm(r);
 }
 
+void relay_watch(Relay *r, RelayFilter filter, RelayObserver observer) {
+        r->filter = filter;
+        r->observer = observer;
+}
+
 void relay_resume(Relay *r) {
         if (!r->finished)
                 relay_work(r, 0);
 }
 
 int relay_refuse(Relay *r, const void *data, size_t size) {
-        Way *out = &r->out, *in = &r->in;
+        Way *out = &r->out;
 
-        if (r->finished)
+        if (r->finished || r->refused || r->in.shut)
                 return -ENOTCONN;
-
-        /* A half-sent answer of the origin cannot be taken back; ours comes behind it. */
-        if (size > RELAY_BUFFER - way_size(in))
+        if (size > RELAY_BUFFER)
                 return -ENOBUFS;
-        memmove(in->buffer, in->buffer + in->start, way_size(in));
-        in->end = way_size(in);
-        in->start = 0;
-        memcpy(in->buffer + in->end, data, size);
-        in->end += size;
-        in->ended = true;
+        r->last = malloc(size);
+        if (!r->last)
+                return -ENOMEM;
+        memcpy(r->last, data, size);
+        r->n_last = size;
+        r->last_usec = time_monotonic() + RELAY_REFUSED_SEC * 1000000ULL;
 
         r->filter = NULL;
+        r->observer = NULL;
         r->refused = true;
         out->start = out->end = out->ready = 0;
+        out->undecided = false;
         out->discarding = true; /* until the guest ends: closing with unread bytes would reset what we said */
         (void) shutdown(out->to, SHUT_WR);
         relay_work(r, 0);

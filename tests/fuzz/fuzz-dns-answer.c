@@ -18,7 +18,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
                 ldns_pkt *pkt = NULL;
                 size_t n;
 
-                n = dns_answer_write(&q, (DnsVerdict) v, 0xc6120001, 60, wire);
+                n = dns_answer_write(&q, (DnsVerdict) v, 0xc6120001, 60, v == DNS_REFUSED ? "no-rule (default)" : NULL, wire);
                 if (q.kind == DNS_DROP) {
                         if (n != 0)
                                 abort();

@@ -166,6 +166,17 @@ static void test_other_protocols(void **state) {
         memcpy(cut + 5, hello, n);
         assert_int_equal(client_hello_parse(cut, n + 5, &ret), CLIENT_HELLO_NOT_TLS);
 
+        /* another message behind it in the same record, there already or still to come; a record of its own may follow */
+        memcpy(cut, hello, n);
+        memcpy(cut + n, "\1\0\0\0", 4);
+        cut[3] = (uint8_t) ((n - 5 + 4) >> 8);
+        cut[4] = (uint8_t) (n - 5 + 4);
+        assert_int_equal(client_hello_parse(cut, n + 4, &ret), CLIENT_HELLO_BROKEN);
+        assert_int_equal(client_hello_parse(cut, n, &ret), CLIENT_HELLO_BROKEN);
+        memcpy(cut, hello, n);
+        memcpy(cut + n, "\x17\3\3\0\1x", 6);
+        assert_int_equal(client_hello_parse(cut, n + 6, &ret), CLIENT_HELLO_COMPLETE);
+
         n = cut_records(hello, n, 100, cut);
         cut[105] = 21;
         assert_int_equal(client_hello_parse(cut, n, &ret), CLIENT_HELLO_BROKEN);

@@ -107,11 +107,29 @@ static void test_flood(void **state) {
         assert_int_equal(told.sum, 5001);
 }
 
+/* One that stands for several, as the proxy counts what it refused by itself. */
+static void test_many_at_once(void **state) {
+        _cleanup_(denials_freep) Denials *d = NULL;
+        Told told = {};
+        Denial many = make("r000000000001", "a.example", 443);
+
+        many.count = 300;
+        assert_return_code(denials_new(&d, on_tell, &told), 0);
+        assert_return_code(denials_add(d, 0, &many), 0);
+        assert_string_equal(told.last, "r000000000001 default a.example 443 300");
+        many.count = 200;
+        assert_return_code(denials_add(d, 1, &many), 0);
+        assert_return_code(denials_add(d, 2, &many), 0);
+        denials_flush(d, NULL);
+        assert_int_equal(told.sum, 700);
+}
+
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_first_at_once),
                 cmocka_unit_test(test_flush),
                 cmocka_unit_test(test_flood),
+                cmocka_unit_test(test_many_at_once),
         };
 
         return cmocka_run_group_tests(tests, NULL, NULL);

@@ -36,7 +36,7 @@ static ldns_pkt *answer(const DnsQuestion *q, DnsVerdict verdict) {
         ldns_pkt *pkt = NULL;
         size_t n;
 
-        n = dns_answer_write(q, verdict, 0xc6120007, 60, wire);
+        n = dns_answer_write(q, verdict, 0xc6120007, 60, "no-rule (default)", wire);
         assert_int_equal(ldns_wire2pkt(&pkt, wire, n), LDNS_STATUS_OK);
         assert_true(ldns_pkt_qr(pkt));
         assert_int_equal(ldns_pkt_id(pkt), 0x1234);
@@ -102,15 +102,22 @@ static void test_types(void **state) {
 }
 
 static void test_names(void **state) {
-        static const char *const bad[] = { ".", "a\\032b.example.org.", "a\\000.example.org.", "a\\.b.example.org.", "\\195\\164.example.org.", "*.example.org." };
+        static const struct {
+                const char *name, *shown;
+        } bad[] = {
+                { ".", "." }, { "a\\032B.example.org.", "a\\x20b.example.org" }, { "a\\000.example.org.", "a\\x00.example.org" },
+                { "a\\.b.example.org.", "a\\x2eb.example.org" }, { "\\195\\164.example.org.", "\\xc3\\xa4.example.org" },
+                { "*.example.org.", "\\x2a.example.org" }, { "a\\\\x20b.example.org.", "a\\x5cx20b.example.org" },
+        };
         uint8_t query[DNS_QUERY_MAX], longest[12 + 260] = { 0x12, 0x34, 1, 0, 0, 1 };
         DnsQuestion q;
         size_t n;
 
         for (size_t i = 0; i < ELEMENTSOF(bad); i++) {
-                n = make_query(bad[i], LDNS_RR_TYPE_A, false, query, sizeof(query));
+                n = make_query(bad[i].name, LDNS_RR_TYPE_A, false, query, sizeof(query));
                 dns_question_parse(query, n, &q);
                 assert_int_equal(q.kind, DNS_REPLY);
+                assert_string_equal(q.name, bad[i].shown);
                 check_answer(&q, DNS_ALLOWED, LDNS_RCODE_REFUSED, 0);
         }
 
@@ -135,6 +142,7 @@ static void test_names(void **state) {
 static void test_broken(void **state) {
         uint8_t query[DNS_QUERY_MAX], copy[DNS_QUERY_MAX];
         DnsQuestion q;
+        char type[16];
         size_t n;
 
         n = make_query("api.example.org.", LDNS_RR_TYPE_A, false, query, sizeof(query));
@@ -149,7 +157,7 @@ static void test_broken(void **state) {
         copy[2] |= 0x80; /* an answer */
         dns_question_parse(copy, n, &q);
         assert_int_equal(q.kind, DNS_DROP);
-        assert_int_equal(dns_answer_write(&q, DNS_ALLOWED, 0, 0, copy), 0);
+        assert_int_equal(dns_answer_write(&q, DNS_ALLOWED, 0, 0, NULL, copy), 0);
 
         memcpy(copy, query, n);
         copy[2] |= 0x28; /* an update */
@@ -165,6 +173,79 @@ static void test_broken(void **state) {
         copy[n - 1] = 3; /* class CH */
         dns_question_parse(copy, n, &q);
         check_answer(&q, DNS_ALLOWED, LDNS_RCODE_REFUSED, 0);
+        assert_string_equal(q.name, "api.example.org");
+        assert_string_equal(dns_type_name(&q, type), "CLASS3");
+}
+
+/* The answer's option 15 (RFC 8914): its code and text, "" if there is none. */
+static unsigned extended_error(const DnsQuestion *q, DnsVerdict verdict, const char *why, char ret_text[static DNS_ANSWER_MAX]) {
+        static const uint8_t option[] = { 0, 15 };
+        uint8_t wire[DNS_ANSWER_MAX], *at;
+        size_t n, n_text;
+
+        ret_text[0] = '\0';
+        n = dns_answer_write(q, verdict, 1, 60, why, wire);
+        at = memmem(wire + 12 + q->n_wire, n - 12 - q->n_wire, option, sizeof(option));
+        if (!at)
+                return 0;
+        n_text = (size_t) (at[2] << 8 | at[3]) - 2;
+        assert_ptr_equal(at + 6 + n_text, wire + n);
+        memcpy(ret_text, at + 6, n_text);
+        ret_text[n_text] = '\0';
+        return (unsigned) (at[4] << 8 | at[5]);
+}
+
+static void test_edns(void **state) {
+        uint8_t query[DNS_QUERY_MAX], wire[DNS_ANSWER_MAX];
+        char text[DNS_ANSWER_MAX], long_why[300];
+        ldns_pkt *pkt;
+        DnsQuestion q;
+        size_t n;
+
+        /* who knows EDNS is told why, others are not */
+        n = make_query("api.example.org.", LDNS_RR_TYPE_A, true, query, sizeof(query));
+        dns_question_parse(query, n, &q);
+        assert_int_equal(extended_error(&q, DNS_REFUSED, "no-rule (default)", text), 15);
+        assert_string_equal(text, "no-rule (default)");
+        assert_int_equal(extended_error(&q, DNS_FAILED, NULL, text), 14);
+        assert_string_equal(text, "");
+        assert_int_equal(extended_error(&q, DNS_ALLOWED, "x", text), 0);
+        memset(long_why, 'y', sizeof(long_why) - 1);
+        long_why[sizeof(long_why) - 1] = '\0';
+        assert_int_equal(extended_error(&q, DNS_REFUSED, long_why, text), 15);
+        assert_int_equal(strlen(text), DNS_WHY_MAX);
+
+        /* DO is repeated */
+        assert_int_equal(query[n - 11], 0);
+        query[n - 4] = 0x80;
+        dns_question_parse(query, n, &q);
+        pkt = answer(&q, DNS_ALLOWED);
+        assert_true(ldns_pkt_edns_do(pkt));
+        assert_int_equal(ldns_pkt_edns_udp_size(pkt), 1232);
+        ldns_pkt_free(pkt);
+
+        /* version 1: BADVERS, whose upper bits are in the OPT record */
+        query[n - 5] = 1;
+        dns_question_parse(query, n, &q);
+        assert_int_equal(q.kind, DNS_REPLY);
+        pkt = answer(&q, DNS_ALLOWED);
+        assert_int_equal(ldns_pkt_get_rcode(pkt), 0);
+        assert_int_equal(ldns_pkt_edns_extended_rcode(pkt), 1);
+        assert_int_equal(ldns_pkt_edns_version(pkt), 0);
+        assert_int_equal(ldns_pkt_ancount(pkt), 0);
+        ldns_pkt_free(pkt);
+
+        /* two OPT records */
+        query[n - 5] = 0;
+        memcpy(query + n, query + n - 11, 11);
+        query[11] = 2;
+        dns_question_parse(query, n + 11, &q);
+        check_answer(&q, DNS_ALLOWED, LDNS_RCODE_FORMERR, 0);
+
+        n = make_query("api.example.org.", LDNS_RR_TYPE_A, false, query, sizeof(query));
+        dns_question_parse(query, n, &q);
+        assert_int_equal(extended_error(&q, DNS_REFUSED, "no-rule (default)", text), 0);
+        assert_int_equal(dns_answer_write(&q, DNS_REFUSED, 0, 0, "x", wire), n);
 }
 
 int main(void) {
@@ -173,6 +254,7 @@ int main(void) {
                 cmocka_unit_test(test_types),
                 cmocka_unit_test(test_names),
                 cmocka_unit_test(test_broken),
+                cmocka_unit_test(test_edns),
         };
 
         return cmocka_run_group_tests(tests, NULL, NULL);

@@ -14,6 +14,7 @@
 
 #include "proxy/refusal.h"
 #include "proxy/relay.h"
+#include "util/text.h"
 
 typedef struct Fixture {
         sd_event *event;
@@ -23,6 +24,8 @@ typedef struct Fixture {
         bool done;
         int r;
         size_t let_on, seen;     /* of the filter */
+        bool undecided;
+        char observed[64];
 } Fixture;
 
 static void on_done(int r, void *userdata) {
@@ -33,13 +36,20 @@ static void on_done(int r, void *userdata) {
         f->r = r;
 }
 
-static ssize_t filter(const uint8_t *data, size_t size, void *userdata) {
+static ssize_t filter(const uint8_t *data, size_t size, bool *ret_undecided, void *userdata) {
         Fixture *f = userdata;
         size_t n = size < f->let_on ? size : f->let_on;
 
         f->seen = size;
         f->let_on -= n;
+        *ret_undecided = f->undecided;
         return (ssize_t) n;
+}
+
+static void observer(const uint8_t *data, size_t size, void *userdata) {
+        Fixture *f = userdata;
+
+        strncat(f->observed, (const char *) data, size);
 }
 
 static void begin(Fixture *f, RelayFilter fn) {
@@ -173,16 +183,104 @@ static void test_refuse(void **state) {
         turn(&f);
         assert_return_code(relay_refuse(f.relay, "no", 2), 0);
         say(f.guest, "and more");
-        say(f.origin, "late");
+        turn(&f);
+        assert_true(at_end(f.origin));
+        expect(f.guest, ""); /* behind what the origin still has to say */
+        say(f.origin, "late ");
+        turn(&f);
+        expect(f.guest, "late ");
+        (void) shutdown(f.origin, SHUT_WR);
         turn(&f);
         expect(f.guest, "no");
         assert_true(at_end(f.guest));
-        assert_true(at_end(f.origin));
         assert_false(f.done);
         (void) shutdown(f.guest, SHUT_WR);
         turn(&f);
         assert_true(f.done);
         assert_int_equal(relay_bytes_out(f.relay), 0);
+        end(&f);
+}
+
+/* An origin that neither ends nor says anything does not keep the refusal back for long. */
+static void test_refuse_silent_origin(void **state) {
+        uint64_t since;
+        Fixture f;
+
+        begin(&f, filter);
+        say(f.guest, "not allowed");
+        turn(&f);
+        since = time_monotonic();
+        assert_return_code(relay_refuse(f.relay, "no", 2), 0);
+        assert_int_equal(relay_refuse(f.relay, "no", 2), -ENOTCONN);
+        while (!at_end(f.origin))
+                turn(&f);
+        while (time_monotonic() - since < (RELAY_QUIET_SEC + 1) * 1000000ULL)
+                assert_return_code(sd_event_run(f.event, 50000), 0);
+        expect(f.guest, "no");
+        assert_true(at_end(f.guest));
+        end(&f);
+}
+
+/* A guest that ends while it is decided about what it said last. */
+static void test_undecided_at_end(void **state) {
+        Fixture f;
+
+        begin(&f, filter);
+        f.undecided = true;
+        say(f.guest, "abc");
+        (void) shutdown(f.guest, SHUT_WR);
+        turn(&f);
+        expect(f.origin, "");
+        assert_false(f.done);
+
+        f.let_on = 2;
+        f.undecided = false;
+        relay_resume(f.relay);
+        turn(&f);
+        expect(f.origin, "ab");
+        assert_true(at_end(f.origin));
+        say(f.origin, "answer");
+        (void) shutdown(f.origin, SHUT_WR);
+        turn(&f);
+        expect(f.guest, "answer");
+        assert_true(f.done);
+        end(&f);
+
+        /* or is refused */
+        begin(&f, filter);
+        f.undecided = true;
+        say(f.guest, "abc");
+        (void) shutdown(f.guest, SHUT_WR);
+        turn(&f);
+        assert_return_code(relay_refuse(f.relay, "no", 2), 0);
+        turn(&f);
+        assert_true(at_end(f.origin));
+        (void) shutdown(f.origin, SHUT_WR);
+        turn(&f);
+        expect(f.guest, "no");
+        assert_true(f.done);
+        assert_int_equal(relay_bytes_out(f.relay), 0);
+        end(&f);
+}
+
+static void test_observer(void **state) {
+        Fixture f;
+
+        begin(&f, filter);
+        relay_watch(f.relay, filter, observer);
+        say(f.origin, "one ");
+        turn(&f);
+        say(f.origin, "two");
+        turn(&f);
+        assert_string_equal(f.observed, "one two");
+        expect(f.guest, "one two");
+
+        relay_watch(f.relay, NULL, NULL);
+        say(f.origin, "three");
+        say(f.guest, "all");
+        turn(&f);
+        assert_string_equal(f.observed, "one two");
+        expect(f.origin, "all");
         end(&f);
 }
 
@@ -255,6 +353,9 @@ int main(void) {
                 cmocka_unit_test(test_backpressure),
                 cmocka_unit_test(test_filter),
                 cmocka_unit_test(test_refuse),
+                cmocka_unit_test(test_refuse_silent_origin),
+                cmocka_unit_test(test_undecided_at_end),
+                cmocka_unit_test(test_observer),
                 cmocka_unit_test(test_gone_guest),
                 cmocka_unit_test(test_reset),
                 cmocka_unit_test(test_refusals),
