@@ -11,6 +11,6 @@ LIB_SRCS += \
 
 PROGRAMS += anchor-import
 
-UNIT_TESTS += test-import
+UNIT_TESTS += test-import test-import-check test-git
 
 FUZZERS += fuzz-bundle-header fuzz-raw-diff
