@@ -18,15 +18,13 @@
  * learns it from the first reply to Watch.
  */
 
-#include "secret/secretd.h"
+#include "secret/secretd-private.h"
 
 #include <errno.h>
 #include <string.h>
 #include <systemd/sd-daemon.h>
 
 #include "audit/audit.h"
-#include "ipc/credential-server.h"
-#include "ipc/ipc.h"
 #include "policy/policy.h"
 #include "secret/bundle.h"
 #include "secret/credential-store.h"
@@ -55,33 +53,51 @@ struct Secretd {
         sd_event_source *sweep; /* owned */
         IpcCall *watchers[WATCHERS_MAX]; /* refs */
         size_t n_watchers;
+        struct Pending *pending; /* owned list */
 };
 
 /* A registration or release whose audit record is under way. */
-typedef struct Pending {
+typedef struct Pending Pending;
+
+struct Pending {
+        Pending *next;
         Secretd *secretd; /* borrowed */
         IpcCall *call;    /* ref; NULL if nobody waits */
+        bool registration;
         char run[ID_LENGTH + 1];
-} Pending;
+};
 
 static Pending *pending_free(Pending *p) {
         if (!p)
                 return NULL;
+        for (Pending **i = &p->secretd->pending; *i; i = &(*i)->next)
+                if (*i == p) {
+                        *i = p->next;
+                        break;
+                }
         ipc_call_unref(p->call);
         free(p);
         return NULL;
 }
 DEFINE_CLEANUP(Pending *, pending_free)
 
-static Pending *pending_new(Secretd *d, IpcCall *call, const char *run) {
+static Pending *pending_new(Secretd *d, IpcCall *call, const char *run, bool registration) {
         Pending *p = calloc(1, sizeof(*p));
 
         if (!p)
                 return NULL;
-        p->secretd = d;
-        p->call = call ? ipc_call_ref(call) : NULL;
+        *p = (Pending) { .next = d->pending, .secretd = d, .call = call ? ipc_call_ref(call) : NULL, .registration = registration };
         memcpy(p->run, run, ID_LENGTH + 1);
+        d->pending = p;
         return p;
+}
+
+/* Is this run kept, but not on record yet? Until it is, it is nobody's. */
+static bool is_registering(const Secretd *d, const char *run) {
+        for (const Pending *p = d->pending; p; p = p->next)
+                if (p->registration && strcmp(p->run, run) == 0)
+                        return true;
+        return false;
 }
 
 /* ---- what inject watches ---- */
@@ -185,7 +201,7 @@ static int register_new(Secretd *d, IpcCall *call, const RegisterRequest *q) {
         if (r < 0)
                 return log_error_errno(r, "run %s: cannot make its secrets", q->run);
 
-        p = pending_new(d, call, q->run);
+        p = pending_new(d, call, q->run, true);
         data = registered_reply(s);
         if (!p || !data) {
                 json_unref(data);
@@ -232,6 +248,8 @@ static int secretd_on_register(IpcCall *call, json_t *params, void *userdata) {
         if (strcmp(s->workflow, q.workflow) != 0 || strcmp(s->stage, q.stage) != 0 || strcmp(s->item, q.item) != 0)
                 return ipc_call_refuse(call, "Conflict", "run %s is registered for item %s, workflow %s, stage %s",
                                        s->run, s->item, s->workflow, s->stage);
+        if (is_registering(d, q.run))
+                return ipc_call_refuse(call, "Unavailable", "run %s is being registered", q.run);
         return ipc_call_reply(call, registered_reply(s));
 }
 
@@ -256,7 +274,7 @@ static int release_run(Secretd *d, IpcCall *call, RunSecrets *s, const char *cau
         _cleanup_free_ char *item = NULL;
         int r;
 
-        p = pending_new(d, call, s->run);
+        p = pending_new(d, call, s->run, false);
         item = strdup(s->item);
         if (!p || !item)
                 return -ENOMEM;
@@ -307,6 +325,14 @@ static int secretd_on_ping(IpcCall *call, json_t *params, void *userdata) {
                                               "runs", (json_int_t) run_store_size(d->runs)));
 }
 
+const IpcMethod secretd_methods[] = {
+        { INTERFACE "Register", PEER_ANCHORD, secretd_on_register },
+        { INTERFACE "Release", PEER_ANCHORD, secretd_on_release },
+        { INTERFACE "Watch", PEER_INJECT, secretd_on_watch },
+        { INTERFACE "Ping", PEER_ANCHORD | PEER_OPERATOR | PEER_ROOT, secretd_on_ping },
+        {},
+};
+
 /* ---- PID 1 ---- */
 
 static int secretd_give_guest(const Secretd *d, const RunSecrets *s, char **ret, size_t *ret_size) {
@@ -346,7 +372,7 @@ static int secretd_give_inject(const Secretd *d, RunSecrets *s, char **ret, size
         return r;
 }
 
-static void secretd_on_denied(const Peer *peer, const char *claimed, const char *reason, void *userdata) {
+void secretd_on_denied(const Peer *peer, const char *claimed, const char *reason, void *userdata) {
         Secretd *d = userdata;
         _cleanup_free_ char *safe = text_escape(claimed ? claimed : "", claimed ? strlen(claimed) : 0, false);
         char buffer[64];
@@ -359,7 +385,7 @@ static void secretd_on_denied(const Peer *peer, const char *claimed, const char 
                             NULL, NULL);
 }
 
-static int secretd_on_credential(const Peer *peer, const char *id, char **ret, size_t *ret_size, void *userdata) {
+int secretd_on_credential(const Peer *peer, const char *id, char **ret, size_t *ret_size, void *userdata) {
         Secretd *d = userdata;
         const char *reason;
         RunSecrets *s;
@@ -367,6 +393,8 @@ static int secretd_on_credential(const Peer *peer, const char *id, char **ret, s
         s = *peer->run ? run_store_find(d->runs, peer->run) : NULL;
         if (!s)
                 reason = "no such run is registered";
+        else if (is_registering(d, s->run))
+                reason = "the run's registration is not recorded yet";
         else if (strcmp(id, "guest") == 0 && peer->roles & PEER_RUN)
                 return secretd_give_guest(d, s, ret, ret_size);
         else if (strcmp(id, "inject") == 0 && peer->roles & PEER_INJECT)
@@ -395,16 +423,9 @@ static int take_fd(const char *name) {
 }
 
 static int secretd_listen(Secretd *d) {
-        static const IpcMethod methods[] = {
-                { INTERFACE "Register", PEER_ANCHORD, secretd_on_register },
-                { INTERFACE "Release", PEER_ANCHORD, secretd_on_release },
-                { INTERFACE "Watch", PEER_INJECT, secretd_on_watch },
-                { INTERFACE "Ping", PEER_ANCHORD | PEER_OPERATOR | PEER_ROOT, secretd_on_ping },
-                {},
-        };
         int fd, r;
 
-        r = ipc_server_new(&d->api, d->event, methods, d);
+        r = ipc_server_new(&d->api, d->event, secretd_methods, d);
         if (r < 0)
                 return r;
         ipc_server_set_disconnect(d->api, secretd_on_disconnect);
@@ -462,6 +483,8 @@ Secretd *secretd_free(Secretd *d) {
                 ipc_call_unref(d->watchers[--d->n_watchers]);
         d->api = ipc_server_free(d->api);
         d->audit = audit_client_free(d->audit);
+        while (d->pending)
+                (void) pending_free(d->pending);
         run_store_free(d->runs);
         credential_store_free(d->credentials);
         free(d->policy_root);

@@ -279,25 +279,10 @@ static inline void await_exhausted(World *w, const char *item, const char *reaso
 
 /* ---- lives of anchord ---- */
 
-/* The three sockets as systemd passes them. */
-static inline void pass_sockets(void) {
-        static const char *const paths[] = { "/run/anchorhold/api.sock", "/run/anchorhold/run-api.sock", "/run/anchorhold/spec.sock" };
-        char pid[32];
-
-        for (int i = 0; i < 3; i++) {
-                int fd = own_world_listen(paths[i]), high = fcntl(fd, F_DUPFD_CLOEXEC, 100);
-
-                (void) close(fd);
-                assert_int_equal(dup3(high, 3 + i, O_CLOEXEC), 3 + i);
-                (void) close(high);
-        }
-        (void) snprintf(pid, sizeof(pid), "%d", (int) getpid());
-        assert_int_equal(setenv("LISTEN_PID", pid, 1) | setenv("LISTEN_FDS", "3", 1) | setenv("LISTEN_FDNAMES", "api:run-api:spec", 1), 0);
-}
-
-/* Whoever holds one of the first descriptors would lose it to a socket: nobody may. */
 static inline void begin_life(World *w) {
-        pass_sockets();
+        static const char *const paths[] = { "/run/anchorhold/api.sock", "/run/anchorhold/run-api.sock", "/run/anchorhold/spec.sock" };
+
+        own_world_pass(paths, ELEMENTSOF(paths), "api:run-api:spec");
         assert_int_equal(manager_new(&w->m, w->event), 0);
         assert_int_equal(manager_start(w->m), 0);
         UNTIL(w->event, w->m->settled && (w->ping_refused || enforcers_ok(w->m, NULL)));
@@ -318,11 +303,7 @@ static inline int set_up_world(void **state) {
         assert_int_equal(nftw("/var/lib/anchorhold", remove_entry, 16, FTW_DEPTH | FTW_PHYS), 0);
         assert_int_equal(mkdir("/var/lib/anchorhold/ledger", 0700) | mkdir("/var/lib/anchorhold/items", 0700), 0);
         assert_int_equal(io_write_file_atomic(AT_FDCWD, "/run/anchorhold/accel", accel, strlen(accel), 0644), 0);
-        /* room for the sockets */
-        for (int i = 3; i < 6; i++)
-                if (fcntl(i, F_GETFD) < 0)
-                        assert_int_equal(dup2(2, i), i);
-
+        own_world_reserve(3);
         w->fds[0] = w->fds[1] = -1;
         assert_int_equal(sd_event_new(&w->event), 0);
         fake_systemd_start(&w->systemd, w->event, "/run/test-bus");

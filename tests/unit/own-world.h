@@ -5,9 +5,11 @@
  * helpers that every such test needs. Root only, as the build is. */
 
 #include <errno.h>
+#include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mount.h>
 #include <sys/socket.h>
@@ -50,6 +52,29 @@ static inline int own_world_listen(const char *path) {
         assert_int_equal(bind(fd, (struct sockaddr *) &un, sizeof(un)), 0);
         assert_int_equal(listen(fd, 64), 0);
         return fd;
+}
+
+/* Passes sockets as systemd does: from descriptor 3 on, under these names. At most 8; nothing of the test's may lie there, so
+ * own_world_reserve() comes before anything that opens one. */
+static inline void own_world_pass(const char *const *paths, int n, const char *names) {
+        char pid[32], number[8];
+
+        for (int i = 0; i < n; i++) {
+                int fd = own_world_listen(paths[i]), high = fcntl(fd, F_DUPFD_CLOEXEC, 100);
+
+                (void) close(fd);
+                assert_int_equal(dup3(high, 3 + i, O_CLOEXEC), 3 + i);
+                (void) close(high);
+        }
+        (void) snprintf(pid, sizeof(pid), "%d", (int) getpid());
+        (void) snprintf(number, sizeof(number), "%d", n);
+        assert_int_equal(setenv("LISTEN_PID", pid, 1) | setenv("LISTEN_FDS", number, 1) | setenv("LISTEN_FDNAMES", names, 1), 0);
+}
+
+static inline void own_world_reserve(int n) {
+        for (int i = 3; i < 3 + n; i++)
+                if (fcntl(i, F_GETFD) < 0)
+                        assert_int_equal(dup2(2, i), i);
 }
 
 /* Turns the loop until the condition holds; a test that waits for five seconds has failed. */

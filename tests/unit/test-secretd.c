@@ -1,0 +1,449 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+
+/* The whole of secretd: what it gives to whom, what it records before it gives, and what a restart keeps. */
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <dirent.h>
+
+#include "audit/audit-api.h"
+#include "own-world.h"
+#include "policy-tree.h"
+#include "secret/bundle.h"
+#include "secret/secretd-private.h"
+#include "util/json.h"
+
+#define RUN "r0123456789ab"
+#define ITEM "i0123456789ab"
+#define REAL "sk-ant-real-0123456789"
+#define API "/run/test-secret.sock"
+#define MINUTE (60ULL * 1000 * 1000)
+
+typedef struct World {
+        sd_event *event;
+        Secretd *d;
+        IpcServer *audit, *server;
+        IpcClient *client, *watcher;
+        bool audit_refuses, audit_waits, no_credentials;
+        IpcCall *waiting;
+        char *audited;    /* owned: one record a line */
+        bool answered;
+        char *error;      /* owned */
+        json_t *answer;   /* owned */
+        char *watched;    /* owned: every reply to Watch, one a line */
+        unsigned n_watched;
+} World;
+
+static void append(char **to, const char *text) {
+        char *more = text_format("%s%s\n", *to ?: "", text);
+
+        free(*to);
+        *to = more;
+}
+
+static int on_append(IpcCall *call, json_t *params, void *userdata) {
+        World *w = userdata;
+        _cleanup_free_ char *text = json_canonical(params);
+
+        if (w->audit_refuses)
+                return ipc_call_refuse(call, "Unavailable", "full");
+        append(&w->audited, text);
+        if (w->audit_waits) {
+                w->waiting = ipc_call_ref(call);
+                return 0;
+        }
+        return ipc_call_reply(call, json_pack("{s:i, s:s}", "seq", 1, "hash", "00"));
+}
+
+static const IpcMethod audit_methods[] = { { AUDIT_INTERFACE ".Append", PEER_ROOT, on_append }, {} };
+
+/* The real handlers; the kernel's word on who calls is the test's. */
+static int on_call(IpcCall *call, json_t *params, void *userdata) {
+        World *w = userdata;
+
+        strcpy(ipc_call_peer(call)->run, RUN);
+        for (const IpcMethod *m = secretd_methods; m->name; m++)
+                if (strcmp(m->name, ipc_call_method(call)) == 0)
+                        return m->handler(call, params, w->d);
+        return -ENOSYS;
+}
+
+static IpcMethod played[8];
+
+static IpcServer *serve(World *w, const IpcMethod *methods, const char *path) {
+        IpcServer *s = NULL;
+
+        assert_int_equal(ipc_server_new(&s, w->event, methods, w), 0);
+        assert_true(ipc_server_listen_fd(s, own_world_listen(path)) >= 0);
+        return s;
+}
+
+static void begin_life(World *w) {
+        static const char *const paths[] = { "/run/anchorhold/secret-api.sock", "/run/anchorhold/secret.sock" };
+        const SecretdPaths where = {
+                .credentials = w->no_credentials ? NULL : "/run/credentials", .state = "/run/state", .key = "/run/key", .policy_root = "",
+                .upstream_ca = "/run/upstream-ca",
+        };
+
+        own_world_pass(paths, 2, "secret-api:secret");
+        assert_int_equal(secretd_new(&w->d, w->event, &where), 0);
+}
+
+static int set_up(void **state) {
+        static const char *const folders[] = { "/run/state", "/run/key", "/run/upstream-ca" };
+        World *w = calloc(1, sizeof(*w));
+
+        own_world_reserve(2);
+        for (size_t i = 0; i < ELEMENTSOF(folders); i++) {
+                _cleanup_free_ char *command = text_format("rm -rf %s", folders[i]);
+
+                assert_int_equal(system(command) | mkdir(folders[i], 0700), 0);
+        }
+        assert_int_equal(sd_event_new(&w->event), 0);
+        w->audit = serve(w, audit_methods, AUDIT_SOCKET);
+        for (size_t i = 0; secretd_methods[i].name; i++)
+                played[i] = (IpcMethod) { secretd_methods[i].name, PEER_ROOT, on_call };
+        w->server = serve(w, played, API);
+        assert_int_equal(ipc_client_new(&w->client, w->event, API), 0);
+        assert_int_equal(ipc_client_new(&w->watcher, w->event, API), 0);
+        begin_life(w);
+        *state = w;
+        return 0;
+}
+
+static int tear_down(void **state) {
+        World *w = *state;
+
+        ipc_client_free(w->client);
+        ipc_client_free(w->watcher);
+        secretd_free(w->d);
+        ipc_call_unref(w->waiting);
+        ipc_server_free(w->server);
+        ipc_server_free(w->audit);
+        sd_event_unref(w->event);
+        json_decref(w->answer);
+        free(w->error);
+        free(w->audited);
+        free(w->watched);
+        free(w);
+        return 0;
+}
+
+static void on_answer(IpcClient *c, const char *error, json_t *params, bool more, void *userdata) {
+        World *w = userdata;
+
+        w->answered = true;
+        w->error = error ? strdup(error) : NULL;
+        w->answer = json_incref(params);
+}
+
+static void ask(World *w, const char *method, json_t *params) {
+        json_decref(w->answer);
+        free(w->error);
+        w->answer = NULL;
+        w->error = NULL;
+        w->answered = false;
+        assert_int_equal(ipc_client_call_async(w->client, method, params, NULL, 0, false, 0, on_answer, w), 0);
+}
+
+static void call(World *w, const char *method, json_t *params) {
+        ask(w, method, params);
+        UNTIL(w->event, w->answered);
+}
+
+static json_t *request(const char *workflow, const char *item, const char *stage) {
+        return json_pack("{s:s, s:s, s:s, s:I, s:s*}", "run", RUN, "workflow", workflow, "item", item, "expires_usec",
+                         (json_int_t) (time_realtime() + 10 * MINUTE), "stage", stage);
+}
+
+static void register_run_ok(World *w) {
+        call(w, "io.anchorhold.Secret.Register", request("code-fix", ITEM, NULL));
+        assert_null(w->error);
+}
+
+static void refused(World *w, const char *method, json_t *params, const char *error, const char *reason) {
+        const char *given;
+
+        call(w, method, params);
+        assert_non_null(w->error);
+        assert_string_equal(strrchr(w->error, '.') + 1, error);
+        given = json_string_value(json_object_get(w->answer, "reason")) ?: "";
+        if (!strstr(given, reason))
+                fail_msg("expected \"%s\", got \"%s\"", reason, given);
+}
+
+static int credential(World *w, unsigned roles, const char *id, char **ret, size_t *ret_size) {
+        Peer peer = { .roles = roles, .run = RUN, .unit = (char *) "anchor-run@" RUN ".service" };
+
+        return secretd_on_credential(&peer, id, ret, ret_size, w->d);
+}
+
+static void test_register(void **state) {
+        World *w = *state;
+        _cleanup_free_ char *first = NULL;
+
+        register_run_ok(w);
+        first = json_canonical(w->answer);
+        assert_string_equal(first, "{\"ca\":true,\"credentials\":[\"anthropic\"]}");
+        assert_non_null(strstr(w->audited, "secret.registered"));
+        assert_non_null(strstr(w->audited, "\"run\":\"" RUN "\""));
+        assert_null(strstr(w->audited, "sk-ant")); /* neither the secret nor its sentinel is evidence */
+
+        register_run_ok(w); /* anchord asks again after a crash */
+        refused(w, "io.anchorhold.Secret.Register", request("exec", ITEM, NULL), "Conflict", "workflow code-fix");
+        refused(w, "io.anchorhold.Secret.Register", request("code-fix", "i0000000other", NULL), "Conflict", ITEM);
+        refused(w, "io.anchorhold.Secret.Register", request("code-fix", ITEM, "verify"), "Conflict", "stage work");
+        call(w, "io.anchorhold.Secret.Ping", NULL);
+        assert_int_equal(json_integer_value(json_object_get(w->answer, "runs")), 1);
+        assert_int_equal(json_integer_value(json_object_get(w->answer, "credentials")), 1);
+}
+
+static void test_bad_requests(void **state) {
+        World *w = *state;
+        json_t *more = request("code-fix", ITEM, NULL);
+
+        json_object_set_new(more, "credentials", json_pack("[s]", "anthropic"));
+        refused(w, "io.anchorhold.Secret.Register", more, "BadInput", "/credentials"); /* what a run gets is no caller's to say */
+        refused(w, "io.anchorhold.Secret.Register", json_pack("{s:s}", "run", RUN), "BadInput", "");
+        refused(w, "io.anchorhold.Secret.Register", request("code-fix", "x", NULL), "BadInput", "item");
+        refused(w, "io.anchorhold.Secret.Register", request("nothing", ITEM, NULL), "Unavailable", "nothing");
+        refused(w, "io.anchorhold.Secret.Release", json_pack("{s:s}", "run", "../x"), "BadInput", "/run");
+        refused(w, "io.anchorhold.Secret.Release", NULL, "BadInput", "/run");
+        refused(w, "io.anchorhold.Secret.Watch", NULL, "BadInput", "more");
+        assert_null(w->audited);
+}
+
+/* No record, no secret. */
+static void test_audit_refuses(void **state) {
+        World *w = *state;
+        char *blob;
+        size_t size;
+
+        w->audit_refuses = true;
+        refused(w, "io.anchorhold.Secret.Register", request("code-fix", ITEM, NULL), "Unavailable", "audit");
+        assert_int_equal(credential(w, PEER_RUN, "guest", &blob, &size), -EACCES);
+        w->audit_refuses = false;
+        register_run_ok(w);
+        assert_int_equal(credential(w, PEER_RUN, "guest", &blob, &size), 0);
+        free(blob);
+}
+
+/* Asked again while auditd takes its time: an answer still means that it is on record, and nothing is given before. */
+static void test_registering(void **state) {
+        _cleanup_(ipc_client_freep) IpcClient *other = NULL;
+        World *w = *state, second = { .event = w->event };
+        char *blob;
+        size_t size;
+
+        w->audit_waits = true;
+        ask(w, "io.anchorhold.Secret.Register", request("code-fix", ITEM, NULL));
+        UNTIL(w->event, w->waiting);
+        assert_int_equal(ipc_client_new(&other, w->event, API), 0);
+        assert_int_equal(ipc_client_call_async(other, "io.anchorhold.Secret.Register", request("code-fix", ITEM, NULL), NULL, 0, false, 0,
+                                               on_answer, &second),
+                         0);
+        UNTIL(w->event, second.answered);
+        assert_non_null(second.error);
+        assert_non_null(strstr(second.error, "Unavailable"));
+        assert_int_equal(credential(w, PEER_INJECT, "inject", &blob, &size), -EACCES);
+        assert_false(w->answered);
+        free(second.error);
+        json_decref(second.answer);
+
+        w->audit_waits = false;
+        assert_int_equal(ipc_call_reply(w->waiting, json_pack("{s:i, s:s}", "seq", 1, "hash", "00")), 0);
+        w->waiting = ipc_call_unref(w->waiting);
+        UNTIL(w->event, w->answered);
+        assert_null(w->error);
+        assert_int_equal(credential(w, PEER_INJECT, "inject", &blob, &size), 0);
+        secret_erase(blob, size);
+}
+
+/* It ends in the middle of it. */
+static void test_ends_registering(void **state) {
+        World *w = *state;
+
+        w->audit_waits = true;
+        ask(w, "io.anchorhold.Secret.Register", request("code-fix", ITEM, NULL));
+        UNTIL(w->event, w->waiting);
+}
+
+static void test_released_meanwhile(void **state) {
+        World *w = *state;
+
+        w->audit_waits = true;
+        ask(w, "io.anchorhold.Secret.Register", request("code-fix", ITEM, NULL));
+        UNTIL(w->event, w->waiting);
+        w->audit_waits = false;
+        {
+                _cleanup_(ipc_client_freep) IpcClient *other = NULL;
+                World second = { .event = w->event };
+
+                assert_int_equal(ipc_client_new(&other, w->event, API), 0);
+                assert_int_equal(ipc_client_call_async(other, "io.anchorhold.Secret.Release", json_pack("{s:s}", "run", RUN), NULL, 0, false, 0,
+                                                       on_answer, &second),
+                                 0);
+                run_for(w->event, 30000);
+                /* the two records are of one run, and go in order */
+                assert_int_equal(ipc_call_reply(w->waiting, json_pack("{s:i, s:s}", "seq", 1, "hash", "00")), 0);
+                w->waiting = ipc_call_unref(w->waiting);
+                UNTIL(w->event, w->answered && second.answered);
+                assert_null(second.error);
+                json_decref(second.answer);
+        }
+        assert_non_null(w->error);
+        assert_non_null(strstr(w->error, "Conflict"));
+        assert_non_null(strstr(strstr(w->audited, "secret.registered"), "secret.released"));
+}
+
+static void test_credentials(void **state) {
+        _cleanup_(run_secrets_freep) RunSecrets *s = NULL;
+        _cleanup_json_ json_t *guest = NULL;
+        World *w = *state;
+        const char *sentinel;
+        char *blob = NULL;
+        size_t size;
+
+        assert_int_equal(credential(w, PEER_RUN, "guest", &blob, &size), -EACCES); /* of a run that nobody registered */
+        register_run_ok(w);
+
+        assert_int_equal(credential(w, PEER_RUN, "guest", &blob, &size), 0);
+        assert_null(memmem(blob, size, REAL, strlen(REAL)));
+        assert_int_equal(json_parse(blob, size, &guest, NULL), 0);
+        free(blob);
+        sentinel = json_string_value(json_object_get(json_object_get(guest, "sentinels"), "anthropic"));
+        assert_non_null(sentinel);
+        assert_non_null(strstr(json_string_value(json_object_get(guest, "ca_pem")), "BEGIN CERTIFICATE"));
+        assert_null(strstr(json_string_value(json_object_get(guest, "ca_pem")), "PRIVATE"));
+
+        assert_int_equal(credential(w, PEER_INJECT, "inject", &blob, &size), 0);
+        assert_int_equal(bundle_parse(&s, blob, size), 0);
+        secret_erase(blob, size);
+        assert_string_equal(s->run, RUN);
+        assert_string_equal(s->credentials[0].sentinel, sentinel);
+        assert_int_equal(secret_view(s->credentials[0].secret).size, strlen(REAL));
+        assert_memory_equal(secret_view(s->credentials[0].secret).bytes, REAL, strlen(REAL));
+
+        /* each unit its own, and nobody the other's */
+        assert_int_equal(credential(w, PEER_RUN, "inject", &blob, &size), -EACCES);
+        assert_int_equal(credential(w, PEER_INJECT, "guest", &blob, &size), -EACCES);
+        assert_int_equal(credential(w, PEER_PROXY | PEER_ROOT | PEER_OPERATOR | PEER_ANCHORD, "inject", &blob, &size), -EACCES);
+        assert_int_equal(credential(w, PEER_INJECT, "cred_anthropic", &blob, &size), -EACCES);
+        UNTIL(w->event, w->audited && strstr(w->audited, "\"claimed\":\"cred_anthropic\""));
+        assert_non_null(strstr(w->audited, "no such run is registered"));
+        assert_null(strstr(w->audited, REAL));
+}
+
+static void on_watched(IpcClient *c, const char *error, json_t *params, bool more, void *userdata) {
+        World *w = userdata;
+        _cleanup_free_ char *text = json_canonical(params);
+
+        append(&w->watched, text);
+        w->n_watched++;
+}
+
+static void watch(World *w) {
+        unsigned n = w->n_watched;
+
+        assert_int_equal(ipc_client_call_async(w->watcher, "io.anchorhold.Secret.Watch", NULL, NULL, 0, true, 0, on_watched, w), 0);
+        UNTIL(w->event, w->n_watched > n);
+}
+
+static void test_release(void **state) {
+        World *w = *state;
+        char *blob;
+        size_t size;
+
+        register_run_ok(w);
+        watch(w);
+        assert_string_equal(w->watched, "{\"revoked\":[]}\n");
+        call(w, "io.anchorhold.Secret.Release", json_pack("{s:s}", "run", RUN));
+        assert_null(w->error);
+        UNTIL(w->event, w->n_watched == 2);
+        assert_non_null(strstr(w->watched, "{\"revoked\":[\"anthropic\"]}"));
+        assert_non_null(strstr(w->audited, "secret.released"));
+        assert_int_equal(credential(w, PEER_INJECT, "inject", &blob, &size), -EACCES);
+        call(w, "io.anchorhold.Secret.Release", json_pack("{s:s}", "run", RUN)); /* twice is nothing */
+        assert_null(w->error);
+
+        /* a record that fails keeps no secret alive, but is told */
+        register_run_ok(w);
+        w->audit_refuses = true;
+        refused(w, "io.anchorhold.Secret.Release", json_pack("{s:s}", "run", RUN), "Unavailable", "released, but");
+        assert_int_equal(credential(w, PEER_INJECT, "inject", &blob, &size), -EACCES);
+}
+
+static void test_restart(void **state) {
+        _cleanup_free_ char *before = NULL, *after = NULL;
+        World *w = *state;
+        char *blob;
+        size_t size;
+
+        register_run_ok(w);
+        assert_int_equal(credential(w, PEER_RUN, "guest", &before, &size), 0);
+        w->d = secretd_free(w->d);
+        begin_life(w);
+        assert_int_equal(credential(w, PEER_RUN, "guest", &after, &size), 0);
+        assert_string_equal(before, after);
+
+        /* the credential was taken away meanwhile: revoked for the run, which goes on without it */
+        w->d = secretd_free(w->d);
+        w->no_credentials = true;
+        begin_life(w);
+        watch(w);
+        assert_string_equal(w->watched, "{\"revoked\":[\"anthropic\"]}\n");
+        assert_int_equal(credential(w, PEER_INJECT, "inject", &blob, &size), 0);
+        assert_null(memmem(blob, size, REAL, strlen(REAL)));
+        secret_erase(blob, size);
+}
+
+static void test_upstream_ca(void **state) {
+        static const char pem[] = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+        World *w = *state;
+        char *blob = NULL;
+        size_t size;
+
+        register_run_ok(w);
+        assert_int_equal(io_write_file_atomic(AT_FDCWD, "/run/upstream-ca/x.pem", pem, strlen(pem), 0644), 0);
+        assert_int_equal(credential(w, PEER_RUN, "guest", &blob, &size), 0);
+        assert_non_null(strstr(blob, "AAAA"));
+        free(blob);
+        /* a folder that cannot be read starts no run, rather than one with less than was asked for */
+        assert_int_equal(unlink("/run/upstream-ca/x.pem") | mkdir("/run/upstream-ca/x.pem", 0700), 0);
+        assert_true(credential(w, PEER_RUN, "guest", &blob, &size) < 0);
+        assert_int_equal(system("rm -rf /run/upstream-ca"), 0);
+        assert_int_equal(credential(w, PEER_RUN, "guest", &blob, &size), 0); /* a host without any */
+        free(blob);
+}
+
+static int enter_world(void **state) {
+        Tree image = {};
+
+        own_world_enter(0);
+        own_world_cover("/usr/lib");
+        tree_add_vendor(&image);
+        assert_int_equal(mkdir("/run/credentials", 0700), 0);
+        return io_write_file_atomic(AT_FDCWD, "/run/credentials/cred_anthropic", REAL "\n", strlen(REAL) + 1, 0600);
+}
+
+int main(void) {
+        const struct CMUnitTest tests[] = {
+                cmocka_unit_test_setup_teardown(test_register, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_bad_requests, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_audit_refuses, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_registering, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_ends_registering, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_released_meanwhile, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_credentials, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_release, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_restart, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_upstream_ca, set_up, tear_down),
+        };
+
+        return cmocka_run_group_tests(tests, enter_world, NULL);
+}
