@@ -13,7 +13,7 @@ def run_agent(host, workflow, task, check=True):
     """anchorctl run with the demo's repository; its result and the item."""
     before = {item["id"] for item in host.items()}
     done = host.anchorctl("run", "--workflow", workflow, "--repo", REPOSITORY, "--base", "main", "--task", task,
-                          check=check, timeout=300)
+                          check=check, timeout=600)
     done.item = host.show(next(item["id"] for item in host.items() if item["id"] not in before))
     return done
 
