@@ -73,15 +73,34 @@ static inline int fence_never_v4(const __u8 a[4]) {
                 return a[1] == 100 && a[2] == 100 && a[3] == 200;
         case 168: /* Azure's wire server */
                 return a[1] == 63 && a[2] == 129 && a[3] == 16;
-        case 192: /* Oracle Cloud's older metadata address */
-                return a[1] == 0 && a[2] == 0 && a[3] == 192;
+        case 192: /* Oracle Cloud's older metadata address; Equinix Metal's */
+                return (a[1] == 0 && a[2] == 0 && a[3] == 192) || (a[1] == 80 && a[2] == 8 && a[3] == 124);
         default:
                 return a[0] >= 224;
         }
 }
 
-/* Is this an address that no policy opens? Also where the IPv4 address hides in NAT64 (RFC 6052, RFC 8215), 6to4
- * or Teredo. egressd refuses many more; these are what must stay shut even if egressd is an attacker's. */
+/* The unique local addresses at which clouds answer: the whole prefix that each has taken. */
+static inline int fence_never_ula(const __u8 a[16]) {
+        if (a[0] == 0xfd && a[1] == 0x20)
+                return a[2] == 0x00 && a[3] == 0xce; /* fd20:ce::/32, Google */
+        if (a[0] != 0xfd || a[1] != 0x00)
+                return 0;
+
+        switch (a[2] << 8 | a[3]) {
+        case 0x0ec2: /* fd00:ec2::/32, Amazon */
+        case 0x00c1: /* fd00:c1::/32, Oracle */
+        case 0x0100: /* fd00:100::/32, Alibaba */
+        case 0xa9fe: /* fd00:a9fe::/32, Akamai */
+        case 0x0042: /* fd00:42::/32, Scaleway */
+                return 1;
+        default:
+                return 0;
+        }
+}
+
+/* Is this an address that no policy opens? Also where the IPv4 address hides in NAT64 (RFC 6052, RFC 8215), 6to4,
+ * Teredo or ISATAP. egressd refuses many more; these are what must stay shut even if egressd is an attacker's. */
 static inline int fence_never(const __u8 a[16]) {
         __u8 hidden[4];
         int i, zeros = 0;
@@ -93,6 +112,10 @@ static inline int fence_never(const __u8 a[16]) {
                 return fence_never_v4(a + 12);
         if (zeros == 10 && a[10] == 0 && a[11] == 0)
                 return 1; /* ::, ::1, IPv4-compatible */
+
+        /* ISATAP's interface identifier, behind whatever prefix */
+        if ((a[8] & 0xfd) == 0 && a[9] == 0 && a[10] == 0x5e && a[11] == 0xfe && fence_never_v4(a + 12))
+                return 1;
 
         if (a[0] == 0x00 && a[1] == 0x64 && a[2] == 0xff && a[3] == 0x9b)
                 return fence_never_v4(a + 12);
@@ -108,10 +131,6 @@ static inline int fence_never(const __u8 a[16]) {
                 return 1; /* link-local */
         if (a[0] == 0xff)
                 return 1; /* multicast */
-        if (a[0] == 0xfd && a[1] == 0x00 && a[2] == 0x0e && a[3] == 0xc2)
-                return 1; /* fd00:ec2::/32, Amazon */
-        if (a[0] == 0xfd && a[1] == 0x20 && a[2] == 0x00 && a[3] == 0xce)
-                return 1; /* fd20:ce::/32, Google */
 
-        return 0;
+        return fence_never_ula(a);
 }

@@ -8,7 +8,10 @@
 #include <stdint.h>
 #include <sys/socket.h>
 
-enum { ADDRESS_TEXT_SIZE = 46 };
+enum {
+        ADDRESS_TEXT_SIZE = 46,
+        ADDRESS_EMBEDDED_MAX = 5,
+};
 
 /* AF_INET uses the first four bytes; the others are zero. Network byte order. */
 typedef struct Address {
@@ -38,14 +41,18 @@ Address address_from_ipv4(uint32_t host_order);
 bool address_equal(const Address *a, const Address *b);
 bool address_in_range(const Address *a, const AddressRange *range);
 
-/* The IPv4 address inside an IPv4-mapped, IPv4-compatible, NAT64, 6to4 or Teredo address. False if there is none. */
-bool address_embedded_ipv4(const Address *a, Address *ret);
+/* The IPv4 addresses inside an IPv4-mapped, -compatible or -translated (RFC 2765), NAT64 (RFC 6052, RFC 8215), 6to4, Teredo or ISATAP address: how
+ * many. A local-use NAT64 prefix may be read with four lengths, and Teredo names a server and a client. */
+size_t address_embedded_ipv4(const Address *a, Address ret[static ADDRESS_EMBEDDED_MAX]);
 
 /* May this address be connected to? `own` are the host's addresses, `networks` what the operator admits in host.json.
- * Metadata and own addresses are never admitted; neither are loopback, unspecified, multicast and synthetic ones. */
+ * Metadata and own addresses are never admitted; neither are loopback, link-local, unspecified, multicast and synthetic ones. */
 AddressVerdict address_judge(const Address *a, const Address *own, size_t n_own,
                              const AddressRange *networks, size_t n_networks);
 
 static inline bool address_verdict_is_allowed(AddressVerdict v) {
         return v == ADDRESS_GLOBAL || v == ADDRESS_ADMITTED;
 }
+
+/* "metadata", "own-address" or "not-global": for those that are not allowed. */
+const char *address_verdict_to_reason(AddressVerdict v);

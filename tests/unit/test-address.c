@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "egress/address.h"
+#include "fence-api.bpf.h"
 #include "util/cleanup.h"
 
 typedef struct Case {
@@ -82,6 +83,40 @@ static const Case cases[] = {
         { "64:ff9b::a9fe:a9fe", ADDRESS_METADATA },
         { "2002:a9fe:a9fe::", ADDRESS_METADATA },
         { "2001:0:0:0:0:0:5601:5601", ADDRESS_METADATA }, /* Teredo: inverted */
+        { "2001:0:a9fe:a9fe::fefe:fefe", ADDRESS_METADATA }, /* Teredo: its server */
+        { "2606:4700::5efe:169.254.169.254", ADDRESS_METADATA }, /* ISATAP */
+        { "2606:4700::200:5efe:169.254.169.254", ADDRESS_METADATA },
+        { "64:ff9b:1::169.254.169.254", ADDRESS_METADATA },
+        { "64:ff9b:1:a9fe:a9:fe00::", ADDRESS_METADATA }, /* RFC 6052: behind 48 bits */
+        { "64:ff9b:1:fa9:fe:a9fe::", ADDRESS_METADATA },  /* 56 */
+        { "64:ff9b:1:f00:a9:fea9:fe00::", ADDRESS_METADATA }, /* 64 */
+        { "::ffff:0:169.254.169.254", ADDRESS_METADATA }, /* RFC 2765 */
+        { "169.254.169.253", ADDRESS_METADATA },
+        { "169.254.169.123", ADDRESS_METADATA },
+        { "169.254.170.23", ADDRESS_METADATA },
+        { "169.254.0.23", ADDRESS_METADATA },
+        { "169.254.42.42", ADDRESS_METADATA },
+        { "192.0.0.192", ADDRESS_METADATA },
+        { "192.80.8.124", ADDRESS_METADATA },
+        { "fd00:ec2::253", ADDRESS_METADATA },
+        { "fd00:ec2::123", ADDRESS_METADATA },
+        { "fd20:ce::254", ADDRESS_METADATA },
+        { "fd00:c1::a9fe:a9fe", ADDRESS_METADATA },
+        { "fd00:100::100:200", ADDRESS_METADATA },
+        { "fd00:a9fe:a9fe::1", ADDRESS_METADATA },
+        { "fd00:42::42", ADDRESS_METADATA },
+        { "fe80::a9fe:a9fe", ADDRESS_METADATA },
+        { "2606:4700::5efe:10.0.0.1", ADDRESS_NOT_GLOBAL },
+        { "2606:4700::5efe:1.1.1.1", ADDRESS_GLOBAL },
+        { "2606:4700::5efe:0:a00:1", ADDRESS_GLOBAL }, /* not where ISATAP has it */
+        { "192.80.8.125", ADDRESS_GLOBAL },
+        { "192.0.0.10", ADDRESS_GLOBAL },
+        { "2001:1::3", ADDRESS_GLOBAL },
+        { "2001:1::4", ADDRESS_NOT_GLOBAL },
+        { "2001:3::1", ADDRESS_GLOBAL },
+        { "2001:4:112::1", ADDRESS_GLOBAL },
+        { "2001:30::1", ADDRESS_GLOBAL },
+        { "2620:4f:8000::1", ADDRESS_GLOBAL },
 
         { "9.9.9.9", ADDRESS_OWN },
         { "::ffff:9.9.9.9", ADDRESS_OWN },
@@ -113,6 +148,12 @@ static void test_networks(void **state) {
                 { "10.1.2.3", ADDRESS_ADMITTED },
                 { "fd00::7", ADDRESS_ADMITTED },
                 { "169.254.169.254", ADDRESS_METADATA },
+                { "169.254.1.1", ADDRESS_NOT_GLOBAL },
+                { "fe80::1", ADDRESS_NOT_GLOBAL },
+                { "255.255.255.255", ADDRESS_NOT_GLOBAL },
+                { "64:ff9b:1::101:101", ADDRESS_ADMITTED },
+                { "64:ff9b:1::10.0.0.1", ADDRESS_NOT_GLOBAL },
+                { "64:ff9b:1::203.0.113.1", ADDRESS_OWN },
                 { "fd00:ec2::254", ADDRESS_METADATA },
                 { "::ffff:169.254.169.254", ADDRESS_METADATA },
                 { "127.0.0.1", ADDRESS_NOT_GLOBAL },
@@ -143,6 +184,25 @@ static void test_networks(void **state) {
         assert_return_code(address_parse_range("203.0.113.0/24", &networks[0]), 0);
         assert_return_code(address_parse("10.1.2.3", &own), 0);
         assert_int_equal(address_judge(&own, NULL, 0, networks, 1), ADDRESS_NOT_GLOBAL);
+}
+
+/* What egressd calls metadata, the kernel's programs refuse on their own, whatever the map says. */
+static void test_fence_agrees(void **state) {
+        for (size_t i = 0; i < ELEMENTSOF(cases); i++) {
+                uint8_t mapped[16] = { [10] = 0xff, [11] = 0xff };
+                Address a;
+
+                if (cases[i].verdict != ADDRESS_METADATA)
+                        continue;
+                assert_return_code(address_parse(cases[i].text, &a), 0);
+                if (a.family == AF_INET)
+                        memcpy(mapped + 12, a.bytes, 4);
+                else
+                        memcpy(mapped, a.bytes, 16);
+                /* the other readings of a local-use translation prefix are egressd's alone: such an address is never global */
+                if (strncmp(cases[i].text, "64:ff9b:1:", 10) != 0 && strncmp(cases[i].text, "2001:0:a9fe", 11) != 0 && strncmp(cases[i].text, "::ffff:0:", 9) != 0)
+                        assert_true(fence_never(mapped));
+        }
 }
 
 static void test_parse(void **state) {
@@ -177,6 +237,7 @@ int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_judge),
                 cmocka_unit_test(test_networks),
+                cmocka_unit_test(test_fence_agrees),
                 cmocka_unit_test(test_parse),
         };
 
