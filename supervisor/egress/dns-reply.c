@@ -19,7 +19,7 @@ static ldns_rdf *rdf_free(ldns_rdf *r) {
 }
 DEFINE_CLEANUP(ldns_rdf *, rdf_free)
 
-int dns_question_write(const char *name, uint16_t type, uint16_t id, uint8_t ret[static DNS_QUESTION_MAX]) {
+int dns_question_write(const char *name, uint16_t type, uint16_t id, bool edns, uint8_t ret[static DNS_QUESTION_MAX]) {
         _cleanup_(pkt_freep) ldns_pkt *pkt = NULL;
         _cleanup_free_ uint8_t *wire = NULL;
         ldns_rdf *owner;
@@ -35,7 +35,8 @@ int dns_question_write(const char *name, uint16_t type, uint16_t id, uint8_t ret
         }
 
         ldns_pkt_set_id(pkt, id);
-        ldns_pkt_set_edns_udp_size(pkt, 1232);
+        if (edns)
+                ldns_pkt_set_edns_udp_size(pkt, 1232);
         if (ldns_pkt2wire(&wire, pkt, &n) != LDNS_STATUS_OK)
                 return -ENOMEM;
         if (n > DNS_QUESTION_MAX)
@@ -99,6 +100,23 @@ static const ldns_rdf *follow_chain(const ldns_rr_list *records, const ldns_rdf 
         return name;
 }
 
+/* How long there is nothing: the SOA record's own TTL or its last field, whichever is less (RFC 2308, 5). */
+static uint32_t nothing_ttl(const ldns_pkt *pkt) {
+        const ldns_rr_list *records = ldns_pkt_authority(pkt);
+
+        for (size_t i = 0; i < ldns_rr_list_rr_count(records); i++) {
+                const ldns_rr *rr = ldns_rr_list_rr(records, i);
+                uint32_t minimum;
+
+                if (ldns_rr_get_type(rr) != LDNS_RR_TYPE_SOA || ldns_rr_get_class(rr) != LDNS_RR_CLASS_IN ||
+                    ldns_rr_rd_count(rr) != 7 || ldns_rdf_size(ldns_rr_rdf(rr, 6)) != sizeof(minimum))
+                        continue;
+                minimum = ldns_rdf2native_int32(ldns_rr_rdf(rr, 6));
+                return minimum < ldns_rr_ttl(rr) ? minimum : ldns_rr_ttl(rr);
+        }
+        return 0;
+}
+
 DnsReplyOutcome dns_reply_read(const uint8_t *data, size_t size, const char *name, uint16_t type, uint16_t id, DnsReply *ret) {
         _cleanup_(pkt_freep) ldns_pkt *pkt = NULL;
         _cleanup_(rdf_freep) ldns_rdf *question = NULL;
@@ -110,6 +128,10 @@ DnsReplyOutcome dns_reply_read(const uint8_t *data, size_t size, const char *nam
 
         if (size < LDNS_HEADER_SIZE || size > DNS_REPLY_MAX || !LDNS_QR_WIRE(data) || LDNS_ID_WIRE(data) != id)
                 return DNS_REPLY_FOREIGN;
+
+        /* Often without the question, and sometimes nothing but a header. */
+        if (LDNS_RCODE_WIRE(data) == LDNS_RCODE_FORMERR || LDNS_RCODE_WIRE(data) == LDNS_RCODE_NOTIMPL)
+                return DNS_REPLY_NO_EDNS;
 
         question = ldns_dname_new_frm_str(name);
         if (!question)
@@ -129,8 +151,11 @@ DnsReplyOutcome dns_reply_read(const uint8_t *data, size_t size, const char *nam
                 return DNS_REPLY_FAILED;
         collect_addresses(records, end, type, &reply);
 
-        if (reply.n_addresses == 0 && (steps == 0 || ldns_pkt_get_rcode(pkt) == LDNS_RCODE_NXDOMAIN))
+        if (reply.n_addresses == 0 && (steps == 0 || ldns_pkt_get_rcode(pkt) == LDNS_RCODE_NXDOMAIN)) {
+                reply.ttl = nothing_ttl(pkt);
+                *ret = reply;
                 return DNS_REPLY_NOTHING;
+        }
 
         /* An alias may have labels that no host has, such as "_x". One that needs escapes to be longer than a name may be is not asked for. */
         text = ldns_rdf2str(end);
@@ -138,8 +163,10 @@ DnsReplyOutcome dns_reply_read(const uint8_t *data, size_t size, const char *nam
                 return DNS_REPLY_FAILED;
         if (strlen(text) < sizeof(reply.name))
                 strcpy(reply.name, text);
-        else if (reply.n_addresses == 0)
+        else if (reply.n_addresses == 0) {
+                *ret = (DnsReply) {};
                 return DNS_REPLY_NOTHING;
+        }
 
         *ret = reply;
         return reply.n_addresses > 0 ? DNS_REPLY_ADDRESSES : DNS_REPLY_ALIAS;

@@ -1,95 +1,43 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 
 /*
- * A ResolverQuery is one name; it has one Lookup for each record type. A Lookup is one question on its way: over UDP
- * with a socket of its own (connected, so that the kernel drops what comes from elsewhere, and with a port that the
- * kernel chose at random), to the next server after a timeout or a refusal, over TCP after a truncated answer,
- * and on to the end of a chain of aliases. Lookups end on their own or with their query; a query ends when
- * all its lookups have, or when its time is over.
+ * A ResolverQuery is one name; it has one Lookup for each record type (resolver-lookup.c). Lookups end on their own or with
+ * their query. A query ends when all its lookups have, or when its time is over, or a little after one of them has addresses: the
+ * other family must not hold up a connection (RFC 8305, 3).
  *
- * Answers are cached for their TTL, but at least a second, at most five minutes, and a "no" for five seconds.
+ * The addresses of the two families take turns, IPv6 first (RFC 8305, 4), so that whoever connects to one after the other
+ * has tried both families soon.
+ *
+ * Answers are cached for their TTL, but at most five minutes, and not at all for a TTL of zero. "There is none" is kept as
+ * RFC 2308 says, likewise bounded; that nobody could say, for a second (RFC 9520). A change of servers empties the cache.
  * Addresses are not judged here.
  */
 
 #include <errno.h>
-#include <netinet/in.h>
-#include <stdbool.h>
 #include <string.h>
-#include <sys/epoll.h>
-#include <sys/random.h>
-#include <sys/socket.h>
 
-#include "egress/dns-reply.h"
-#include "egress/resolver.h"
+#include "egress/resolver-private.h"
 #include "util/text.h"
 
 enum {
-        TYPE_A = 1,
-        TYPE_AAAA = 28,
-        TRIES_MAX = 4,
-        ALIASES_MAX = 4,
-        TTL_MIN = 1,
         TTL_MAX = 300,
-        TTL_NOTHING = 5,
-};
-
-typedef struct Lookup {
-        ResolverQuery *query;    /* borrowed */
-        char name[254];          /* asked for now: the end of the chain so far */
-        uint16_t type, id;
-        unsigned tries, aliases;
-        bool busy, tcp;
-        int fd;                  /* owned */
-        sd_event_source *io, *timer; /* owned */
-        uint8_t question[2 + DNS_QUESTION_MAX]; /* with TCP's length in front */
-        size_t n_question, n_sent;
-        uint8_t *answer;         /* owned; TCP only */
-        size_t n_answer;
-        int result;
-        uint32_t ttl;
-        Address addresses[DNS_REPLY_ADDRESSES_MAX];
-        size_t n_addresses;
-} Lookup;
-
-struct ResolverQuery {
-        Resolver *resolver;      /* borrowed */
-        ResolverQuery *next, **prev;
-        char name[254];
-        Lookup lookups[2];
-        size_t n_lookups;
-        sd_event_source *timer;  /* owned: the end of its time, or of waiting for the loop */
-        ResolverDone done;
-        void *userdata;          /* borrowed */
-};
-
-typedef struct CacheEntry {
-        char name[254];
-        uint16_t type;
-        uint64_t expires_usec;   /* 0: free */
-        Address addresses[DNS_REPLY_ADDRESSES_MAX];
-        size_t n_addresses;      /* 0: there is none */
-} CacheEntry;
-
-struct Resolver {
-        sd_event *event;         /* ref */
-        ResolverServer servers[RESOLVER_SERVERS_MAX];
-        size_t n_servers;
-        ResolverQuery *queries;  /* owned */
-        size_t n_queries;
-        CacheEntry *cache;       /* owned; RESOLVER_CACHE_MAX */
+        TTL_FAILED = 1,
+        IPV6_USEC = 50 * 1000,  /* for AAAA, once there are A: RFC 8305's "Resolution Delay" */
+        IPV4_USEC = 250 * 1000, /* for A, once there are AAAA: which alone may lead nowhere */
 };
 
 int resolver_new(Resolver **ret, sd_event *event) {
         Resolver *r;
+        int k;
 
         r = calloc(1, sizeof(*r));
         if (!r)
                 return -ENOMEM;
 
-        r->cache = calloc(RESOLVER_CACHE_MAX, sizeof(*r->cache));
-        if (!r->cache) {
+        k = dns_cache_new(&r->cache, RESOLVER_CACHE_MAX);
+        if (k < 0) {
                 free(r);
-                return -ENOMEM;
+                return k;
         }
 
         r->event = sd_event_ref(event);
@@ -103,7 +51,7 @@ Resolver *resolver_free(Resolver *r) {
 
         while (r->queries)
                 (void) resolver_query_free(r->queries);
-        free(r->cache);
+        dns_cache_free(r->cache);
         sd_event_unref(r->event);
         free(r);
         return NULL;
@@ -123,7 +71,8 @@ void resolver_set_servers(Resolver *r, const ResolverServer *servers, size_t n) 
 
         memcpy(r->servers, servers, n * sizeof(*servers));
         r->n_servers = n;
-        memset(r->cache, 0, RESOLVER_CACHE_MAX * sizeof(*r->cache));
+        r->current = 0;
+        dns_cache_clear(r->cache);
 }
 
 size_t resolver_parse_resolv_conf(const char *text, ResolverServer ret[static RESOLVER_SERVERS_MAX]) {
@@ -148,48 +97,7 @@ size_t resolver_parse_resolv_conf(const char *text, ResolverServer ret[static RE
         return n;
 }
 
-/* ---- cache ---- */
-
-static CacheEntry *cache_find(Resolver *r, const char *name, uint16_t type) {
-        uint64_t now = time_boottime();
-
-        for (size_t i = 0; i < RESOLVER_CACHE_MAX; i++) {
-                CacheEntry *e = &r->cache[i];
-
-                if (e->expires_usec > now && e->type == type && strcmp(e->name, name) == 0)
-                        return e;
-        }
-        return NULL;
-}
-
-static void cache_put(Resolver *r, const Lookup *l) {
-        CacheEntry *e = cache_find(r, l->query->name, l->type);
-        uint32_t ttl = l->ttl < TTL_MIN ? TTL_MIN : l->ttl > TTL_MAX ? TTL_MAX : l->ttl;
-
-        if (!e) {
-                e = &r->cache[0];
-                for (size_t i = 1; i < RESOLVER_CACHE_MAX; i++)
-                        if (r->cache[i].expires_usec < e->expires_usec)
-                                e = &r->cache[i];
-        }
-
-        strcpy(e->name, l->query->name);
-        e->type = l->type;
-        e->expires_usec = time_boottime() + ttl * 1000000ULL;
-        memcpy(e->addresses, l->addresses, sizeof(e->addresses));
-        e->n_addresses = l->n_addresses;
-}
-
 /* ---- the end of a query ---- */
-
-static void lookup_close(Lookup *l) {
-        l->io = sd_event_source_disable_unref(l->io);
-        l->timer = sd_event_source_disable_unref(l->timer);
-        l->fd = fd_close(l->fd);
-        free(l->answer);
-        l->answer = NULL;
-        l->n_answer = l->n_sent = 0;
-}
 
 ResolverQuery *resolver_query_free(ResolverQuery *q) {
         if (!q)
@@ -206,17 +114,27 @@ ResolverQuery *resolver_query_free(ResolverQuery *q) {
         return NULL;
 }
 
-/* IPv4 first: whoever connects tries one after the other. */
+static size_t interleave(const Lookup *first, const Lookup *second, Address ret[static RESOLVER_ADDRESSES_MAX]) {
+        size_t n = 0;
+
+        for (size_t i = 0; i < DNS_REPLY_ADDRESSES_MAX; i++) {
+                if (i < first->n_addresses && n < RESOLVER_ADDRESSES_MAX)
+                        ret[n++] = first->addresses[i];
+                if (second && i < second->n_addresses && n < RESOLVER_ADDRESSES_MAX)
+                        ret[n++] = second->addresses[i];
+        }
+        return n;
+}
+
 static void query_finish(ResolverQuery *q) {
         Address addresses[RESOLVER_ADDRESSES_MAX];
-        size_t n = 0;
         int result = -ENOENT;
+        size_t n;
 
+        n = q->n_lookups == 2 ? interleave(&q->lookups[1], &q->lookups[0], addresses) : interleave(&q->lookups[0], NULL, addresses);
         for (size_t i = 0; i < q->n_lookups; i++) {
                 const Lookup *l = &q->lookups[i];
 
-                for (size_t j = 0; j < l->n_addresses && n < ELEMENTSOF(addresses); j++)
-                        addresses[n++] = l->addresses[j];
                 if (l->busy)
                         result = -ETIMEDOUT;
                 else if (l->result < 0 && result == -ENOENT)
@@ -227,251 +145,87 @@ static void query_finish(ResolverQuery *q) {
         (void) resolver_query_free(q);
 }
 
-static void lookup_finish(Lookup *l, int result) {
-        ResolverQuery *q = l->query;
-
-        lookup_close(l);
-        l->busy = false;
-        l->result = result;
-        if (result == 0 || result == -ENOENT)
-                cache_put(q->resolver, l);
-
-        for (size_t i = 0; i < q->n_lookups; i++)
-                if (q->lookups[i].busy)
-                        return;
-        query_finish(q);
-}
-
-/* ---- one question ---- */
-
-static void lookup_start(Lookup *l);
-
-static void lookup_try_next(Lookup *l, int error) {
-        lookup_close(l);
-        l->tcp = false;
-        if (++l->tries >= TRIES_MAX)
-                lookup_finish(l, error);
-        else
-                lookup_start(l);
-}
-
-static void lookup_on_answer(Lookup *l, const uint8_t *data, size_t size) {
-        DnsReply reply = {};
-
-        switch (dns_reply_read(data, size, l->name, l->type, l->id, &reply)) {
-        case DNS_REPLY_ADDRESSES:
-                memcpy(l->addresses, reply.addresses, sizeof(l->addresses));
-                l->n_addresses = reply.n_addresses;
-                l->ttl = reply.ttl < l->ttl ? reply.ttl : l->ttl;
-                lookup_finish(l, 0);
-                return;
-
-        case DNS_REPLY_ALIAS:
-                if (++l->aliases > ALIASES_MAX || reply.name[0] == '\0') {
-                        lookup_finish(l, -ELOOP);
-                        return;
-                }
-                strcpy(l->name, reply.name);
-                l->ttl = reply.ttl < l->ttl ? reply.ttl : l->ttl;
-                lookup_close(l);
-                l->tcp = false;
-                lookup_start(l);
-                return;
-
-        case DNS_REPLY_NOTHING:
-                l->ttl = TTL_NOTHING;
-                lookup_finish(l, -ENOENT);
-                return;
-
-        case DNS_REPLY_TRUNCATED:
-                if (l->tcp) {
-                        lookup_try_next(l, -EBADMSG);
-                        return;
-                }
-                lookup_close(l);
-                l->tcp = true;
-                lookup_start(l);
-                return;
-
-        case DNS_REPLY_FAILED:
-                lookup_try_next(l, -EBADMSG);
-                return;
-
-        case DNS_REPLY_FOREIGN:
-                if (l->tcp)
-                        lookup_try_next(l, -EBADMSG);
-                return; /* over UDP: somebody guesses; wait for the real one */
-        }
-}
-
-static int lookup_on_udp(sd_event_source *s, int fd, uint32_t revents, void *userdata) {
-        Lookup *l = userdata;
-        uint8_t data[4096];
-        ssize_t n;
-
-        n = recv(fd, data, sizeof(data), MSG_DONTWAIT);
-        if (n < 0) {
-                if (errno != EAGAIN && errno != EINTR)
-                        lookup_try_next(l, -errno); /* nobody listens there */
-                return 0;
-        }
-
-        lookup_on_answer(l, data, (size_t) n);
-        return 0;
-}
-
-/* Sends the question, then collects two bytes of length and as many as they say. */
-static int lookup_on_tcp(sd_event_source *s, int fd, uint32_t revents, void *userdata) {
-        Lookup *l = userdata;
-        size_t wanted;
-        ssize_t n;
-
-        if (l->n_sent < l->n_question) {
-                n = send(fd, l->question + l->n_sent, l->n_question - l->n_sent, MSG_NOSIGNAL | MSG_DONTWAIT);
-                if (n < 0) {
-                        if (errno != EAGAIN && errno != EINTR)
-                                lookup_try_next(l, -errno);
-                        return 0;
-                }
-                l->n_sent += (size_t) n;
-                if (l->n_sent == l->n_question)
-                        (void) sd_event_source_set_io_events(s, EPOLLIN);
-                return 0;
-        }
-
-        wanted = l->n_answer < 2 ? 2 : 2 + ((size_t) l->answer[0] << 8 | l->answer[1]);
-        n = recv(fd, l->answer + l->n_answer, wanted - l->n_answer, MSG_DONTWAIT);
-        if (n <= 0) {
-                if (n == 0 || (errno != EAGAIN && errno != EINTR))
-                        lookup_try_next(l, n == 0 ? -ECONNRESET : -errno);
-                return 0;
-        }
-
-        l->n_answer += (size_t) n;
-        if (l->n_answer >= 2 && l->n_answer == 2 + ((size_t) l->answer[0] << 8 | l->answer[1]))
-                lookup_on_answer(l, l->answer + 2, l->n_answer - 2);
-        return 0;
-}
-
-static int lookup_on_timeout(sd_event_source *s, uint64_t usec, void *userdata) {
-        lookup_try_next(userdata, -ETIMEDOUT);
-        return 0;
-}
-
-static int lookup_connect(Lookup *l, const ResolverServer *server) {
-        struct sockaddr_in in4 = { .sin_family = AF_INET, .sin_port = htobe16(server->port) };
-        struct sockaddr_in6 in6 = { .sin6_family = AF_INET6, .sin6_port = htobe16(server->port) };
-        bool v4 = server->address.family == AF_INET;
-        int r;
-
-        memcpy(&in4.sin_addr, server->address.bytes, sizeof(in4.sin_addr));
-        memcpy(&in6.sin6_addr, server->address.bytes, sizeof(in6.sin6_addr));
-
-        l->fd = socket(server->address.family, (l->tcp ? SOCK_STREAM : SOCK_DGRAM) | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-        if (l->fd < 0)
-                return -errno;
-        r = connect(l->fd, v4 ? (struct sockaddr *) &in4 : (struct sockaddr *) &in6, v4 ? sizeof(in4) : sizeof(in6));
-        if (r < 0 && errno != EINPROGRESS)
-                return -errno;
-        return 0;
-}
-
-static int lookup_send(Lookup *l) {
-        Resolver *r = l->query->resolver;
-        int k, n;
-
-        if (r->n_servers == 0)
-                return -ENOTCONN;
-        if (getrandom(&l->id, sizeof(l->id), 0) != sizeof(l->id))
-                return -EIO;
-
-        n = dns_question_write(l->name, l->type, l->id, l->question + 2);
-        if (n < 0)
-                return n;
-        l->question[0] = (uint8_t) (n >> 8);
-        l->question[1] = (uint8_t) n;
-        l->n_question = (size_t) n + 2;
-
-        k = lookup_connect(l, &r->servers[l->tries % r->n_servers]);
-        if (k < 0)
-                return k;
-
-        if (l->tcp) {
-                l->answer = malloc(2 + DNS_REPLY_MAX);
-                if (!l->answer)
-                        return -ENOMEM;
-        } else if (send(l->fd, l->question + 2, (size_t) n, MSG_NOSIGNAL) < 0)
-                return -errno;
-
-        k = sd_event_add_io(r->event, &l->io, l->fd, l->tcp ? EPOLLOUT : EPOLLIN, l->tcp ? lookup_on_tcp : lookup_on_udp, l);
-        if (k < 0)
-                return k;
-
-        return sd_event_add_time_relative(r->event, &l->timer, CLOCK_MONOTONIC, RESOLVER_TRY_MSEC * 1000ULL, 1000,
-                                          lookup_on_timeout, l);
-}
-
-/* Asks the next server; one that cannot even be sent to is passed over. */
-static void lookup_start(Lookup *l) {
-        int r;
-
-        for (;;) {
-                r = lookup_send(l);
-                if (r >= 0)
-                        return;
-                lookup_close(l);
-                if (++l->tries >= TRIES_MAX) {
-                        lookup_finish(l, r);
-                        return;
-                }
-        }
-}
-
-/* ---- queries ---- */
-
 static int query_on_deadline(sd_event_source *s, uint64_t usec, void *userdata) {
         query_finish(userdata);
         return 0;
 }
 
+static int query_set_timer(ResolverQuery *q, uint64_t usec) {
+        q->timer = sd_event_source_disable_unref(q->timer);
+        return sd_event_add_time_relative(q->resolver->event, &q->timer, CLOCK_MONOTONIC, usec, 1000, query_on_deadline, q);
+}
+
+/* All but this one have ended. If there are addresses already, it gets a little more time only. False: none at all. */
+static bool query_wait_for_other(ResolverQuery *q, const Lookup *busy) {
+        const Lookup *other = &q->lookups[busy == &q->lookups[0]];
+
+        if (other->n_addresses == 0)
+                return true;
+        return query_set_timer(q, busy->type == DNS_TYPE_A ? IPV4_USEC : IPV6_USEC) >= 0;
+}
+
+static void query_go_on(ResolverQuery *q) {
+        const Lookup *busy = NULL;
+
+        for (size_t i = 0; i < q->n_lookups; i++)
+                if (q->lookups[i].busy)
+                        busy = &q->lookups[i];
+
+        if (!busy || !query_wait_for_other(q, busy))
+                query_finish(q);
+}
+
+static void cache_lookup(const Lookup *l) {
+        Resolver *r = l->query->resolver;
+        uint32_t ttl = l->ttl > TTL_MAX ? TTL_MAX : l->ttl;
+
+        if (l->result < 0 && l->result != -ENOENT)
+                ttl = TTL_FAILED;
+        dns_cache_put(r->cache, time_boottime(), l->query->name, l->type, ttl * 1000000ULL, l->result, l->addresses, l->n_addresses);
+}
+
+void lookup_finished(Lookup *l) {
+        cache_lookup(l);
+        query_go_on(l->query);
+}
+
+/* ---- queries ---- */
+
+/* True if the answer was at hand. */
+static bool answer_from_cache(Lookup *l) {
+        DnsCacheAnswer known;
+
+        if (!dns_cache_find(l->query->resolver->cache, time_boottime(), l->query->name, l->type, &known))
+                return false;
+
+        l->busy = false;
+        l->result = known.result;
+        l->n_addresses = known.n_addresses;
+        memcpy(l->addresses, known.addresses, known.n_addresses * sizeof(Address));
+        return true;
+}
+
 /* The first turn of the loop: only now may anything be answered. */
 static int query_on_begin(sd_event_source *s, uint64_t usec, void *userdata) {
         ResolverQuery *q = userdata;
-        bool pending[2] = {};
-        int r;
+        Lookup *pending[2];
+        size_t n = 0;
 
-        q->timer = sd_event_source_disable_unref(q->timer);
-        r = sd_event_add_time_relative(q->resolver->event, &q->timer, CLOCK_MONOTONIC, RESOLVER_QUERY_MSEC * 1000ULL, 1000,
-                                       query_on_deadline, q);
-        if (r < 0) {
+        if (query_set_timer(q, RESOLVER_QUERY_MSEC * 1000ULL) < 0) {
                 query_finish(q);
                 return 0;
         }
 
-        for (size_t i = 0; i < q->n_lookups; i++) {
-                Lookup *l = &q->lookups[i];
-                const CacheEntry *e = cache_find(q->resolver, q->name, l->type);
-
-                pending[i] = !e;
-                if (!e)
-                        continue;
-                l->busy = false;
-                l->result = e->n_addresses > 0 ? 0 : -ENOENT;
-                l->n_addresses = e->n_addresses;
-                memcpy(l->addresses, e->addresses, sizeof(l->addresses));
-        }
-
-        if (!pending[0] && (q->n_lookups < 2 || !pending[1])) {
+        for (size_t i = 0; i < q->n_lookups; i++)
+                if (!answer_from_cache(&q->lookups[i]))
+                        pending[n++] = &q->lookups[i];
+        if (n == 0 || (n < q->n_lookups && !query_wait_for_other(q, pending[0]))) {
                 query_finish(q);
                 return 0;
         }
 
-        /* The last one to be started may end the query at once: nothing is touched behind it. */
-        if (q->n_lookups == 2 && pending[0] && pending[1]) {
-                lookup_start(&q->lookups[0]); /* cannot end the query: the other is busy */
-                lookup_start(&q->lookups[1]);
-        } else
-                lookup_start(&q->lookups[pending[0] ? 0 : 1]);
+        for (size_t i = 0; i < n; i++)
+                lookup_start(pending[i]); /* only the last one can end the query, by which it may be gone */
         return 0;
 }
 
@@ -494,7 +248,7 @@ int resolver_query(Resolver *r, ResolverQuery **ret, const char *name, bool want
         strcpy(q->name, name);
         q->n_lookups = want_ipv6 ? 2 : 1;
         for (size_t i = 0; i < q->n_lookups; i++) {
-                q->lookups[i] = (Lookup) { .query = q, .type = i == 0 ? TYPE_A : TYPE_AAAA, .busy = true, .fd = -1, .ttl = UINT32_MAX };
+                q->lookups[i] = (Lookup) { .query = q, .type = i == 0 ? DNS_TYPE_A : DNS_TYPE_AAAA, .busy = true, .fd = -1, .ttl = UINT32_MAX };
                 strcpy(q->lookups[i].name, name);
         }
 

@@ -10,9 +10,9 @@
 
 enum {
         RESOLVER_SERVERS_MAX = 4,
-        RESOLVER_QUERIES_MAX = 256,
+        RESOLVER_QUERIES_MAX = 512,
         RESOLVER_ADDRESSES_MAX = 16,
-        RESOLVER_CACHE_MAX = 512,
+        RESOLVER_CACHE_MAX = 8192,
         RESOLVER_TRY_MSEC = 1500,   /* one question to one server */
         RESOLVER_QUERY_MSEC = 6000, /* everything that belongs to one name */
 };
@@ -36,7 +36,8 @@ void resolver_set_servers(Resolver *r, const ResolverServer *servers, size_t n);
 size_t resolver_parse_resolv_conf(const char *text, ResolverServer ret[static RESOLVER_SERVERS_MAX]);
 
 /* Called once, from the event loop, never from within resolver_query(). r is 0 with at least one address, -ENOENT if
- * the resolvers are sure that there is none, -ETIMEDOUT or another negative errno if they could not say. */
+ * the resolvers are sure that there is none, -ETIMEDOUT or another negative errno if they could not say. IPv6 and
+ * IPv4 addresses take turns, in the order in which whoever connects should try them. */
 typedef void (*ResolverDone)(int r, const Address *addresses, size_t n, void *userdata);
 
 /* `name` is normalised. IPv6 addresses are asked for only if wanted. -EBUSY beyond RESOLVER_QUERIES_MAX. The

@@ -29,7 +29,7 @@ static size_t make_reply(const char *name, uint16_t type, ldns_pkt_rcode rcode, 
                 ldns_rr *rr = NULL;
 
                 assert_int_equal(ldns_rr_new_frm_str(&rr, *records, 0, NULL, NULL), LDNS_STATUS_OK);
-                assert_true(ldns_pkt_push_rr(pkt, LDNS_SECTION_ANSWER, rr));
+                assert_true(ldns_pkt_push_rr(pkt, ldns_rr_get_type(rr) == LDNS_RR_TYPE_SOA ? LDNS_SECTION_AUTHORITY : LDNS_SECTION_ANSWER, rr));
         }
         assert_int_equal(ldns_pkt2wire(&wire, pkt, &n), LDNS_STATUS_OK);
         assert_true(n <= max);
@@ -52,13 +52,18 @@ static void test_question(void **state) {
         ldns_pkt *pkt = NULL;
         int n;
 
-        n = dns_question_write("api.example.org", AAAA, 0xbeef, wire);
+        n = dns_question_write("api.example.org", AAAA, 0xbeef, true, wire);
         assert_true(n > 12);
         assert_int_equal(ldns_wire2pkt(&pkt, wire, (size_t) n), LDNS_STATUS_OK);
         assert_int_equal(ldns_pkt_id(pkt), 0xbeef);
         assert_false(ldns_pkt_qr(pkt));
         assert_true(ldns_pkt_rd(pkt));
         assert_int_equal(ldns_pkt_edns_udp_size(pkt), 1232);
+        ldns_pkt_free(pkt);
+
+        n = dns_question_write("api.example.org", AAAA, 0xbeef, false, wire);
+        assert_int_equal(ldns_wire2pkt(&pkt, wire, (size_t) n), LDNS_STATUS_OK);
+        assert_false(ldns_pkt_edns(pkt));
         ldns_pkt_free(pkt);
 }
 
@@ -123,12 +128,47 @@ static void test_others(void **state) {
                 assert_int_not_equal(dns_reply_read(wire, i, "api.example.org", A, 7, &reply), DNS_REPLY_ADDRESSES);
 }
 
+static void test_how_long_there_is_nothing(void **state) {
+        static const char soa[] = "example.org. 900 IN SOA ns.example.org. root.example.org. 1 7200 900 1209600 60";
+        DnsReply reply = {};
+
+        assert_int_equal(read_reply("api.example.org", A, LDNS_RCODE_NXDOMAIN, (const char *const[]) { soa, NULL }, &reply), DNS_REPLY_NOTHING);
+        assert_int_equal(reply.ttl, 60);
+        assert_int_equal(read_reply("api.example.org", AAAA, LDNS_RCODE_NOERROR,
+                                    (const char *const[]) { "example.org. 30 IN SOA ns.example.org. root.example.org. 1 7200 900 1209600 60", NULL }, &reply),
+                         DNS_REPLY_NOTHING);
+        assert_int_equal(reply.ttl, 30);
+        assert_int_equal(read_reply("api.example.org", A, LDNS_RCODE_NXDOMAIN,
+                                    (const char *const[]) { "api.example.org. 60 IN CNAME b.example.org.", soa, NULL }, &reply), DNS_REPLY_NOTHING);
+        assert_int_equal(reply.ttl, 60);
+
+        reply.ttl = 7;
+        assert_int_equal(read_reply("api.example.org", A, LDNS_RCODE_NXDOMAIN, NULL, &reply), DNS_REPLY_NOTHING);
+        assert_int_equal(reply.ttl, 0);
+}
+
+static void test_no_edns(void **state) {
+        uint8_t wire[4096];
+        DnsReply reply = {};
+
+        assert_int_equal(read_reply("api.example.org", A, LDNS_RCODE_FORMERR, NULL, &reply), DNS_REPLY_NO_EDNS);
+        assert_int_equal(read_reply("api.example.org", A, LDNS_RCODE_NOTIMPL, NULL, &reply), DNS_REPLY_NO_EDNS);
+
+        /* no more than a header */
+        (void) make_reply("api.example.org", A, LDNS_RCODE_FORMERR, false, NULL, wire, sizeof(wire));
+        wire[5] = 0;
+        assert_int_equal(dns_reply_read(wire, 12, "api.example.org", A, 7, &reply), DNS_REPLY_NO_EDNS);
+        assert_int_equal(dns_reply_read(wire, 12, "api.example.org", A, 8, &reply), DNS_REPLY_FOREIGN);
+}
+
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_question),
                 cmocka_unit_test(test_addresses),
                 cmocka_unit_test(test_alias),
                 cmocka_unit_test(test_others),
+                cmocka_unit_test(test_how_long_there_is_nothing),
+                cmocka_unit_test(test_no_edns),
         };
 
         return cmocka_run_group_tests(tests, NULL, NULL);

@@ -18,7 +18,8 @@
 
 #include "egress/resolver.h"
 
-typedef enum Mood { MOOD_ANSWER, MOOD_SILENT, MOOD_SERVFAIL, MOOD_TRUNCATE, MOOD_ALIAS, MOOD_NOTHING, MOOD_WRONG_ID } Mood;
+typedef enum Mood { MOOD_ANSWER, MOOD_SILENT, MOOD_SERVFAIL, MOOD_TRUNCATE, MOOD_ALIAS, MOOD_NOTHING, MOOD_WRONG_ID,
+                      MOOD_REFUSED, MOOD_NO_EDNS, MOOD_NO_TTL, MOOD_SOA, MOOD_NO_AAAA, MOOD_NO_A, MOOD_CIRCLE } Mood;
 
 typedef struct Server {
         int udp, tcp;
@@ -47,18 +48,30 @@ static size_t answer(Server *s, const uint8_t *query, size_t size, bool tcp, uin
         ldns_pkt *pkt = NULL;
         ldns_rr_type type;
         uint8_t *wire = NULL;
-        bool alias;
+        bool alias, edns;
         size_t n;
 
         assert_int_equal(ldns_wire2pkt(&pkt, query, size), LDNS_STATUS_OK);
         type = ldns_rr_get_type(ldns_rr_list_rr(ldns_pkt_question(pkt), 0));
         alias = ldns_rdf_size(ldns_rr_owner(ldns_rr_list_rr(ldns_pkt_question(pkt), 0))) != 15; /* not "a.example.org" */
+        edns = ldns_pkt_edns(pkt);
         ldns_pkt_set_qr(pkt, true);
         ldns_pkt_set_edns_udp_size(pkt, 0);
 
         if (s->mood == MOOD_SERVFAIL)
                 ldns_pkt_set_rcode(pkt, LDNS_RCODE_SERVFAIL);
-        else if (s->mood == MOOD_NOTHING)
+        else if (s->mood == MOOD_REFUSED)
+                ldns_pkt_set_rcode(pkt, LDNS_RCODE_REFUSED);
+        else if (s->mood == MOOD_NO_EDNS && edns)
+                ldns_pkt_set_rcode(pkt, LDNS_RCODE_FORMERR);
+        else if (s->mood == MOOD_CIRCLE)
+                (void) ldns_pkt_push_rr(pkt, LDNS_SECTION_ANSWER, record(alias ? "other.example.net. 60 IN CNAME a.example.org." : "a.example.org. 60 IN CNAME other.example.net."));
+        else if (s->mood == MOOD_NO_TTL)
+                (void) ldns_pkt_push_rr(pkt, LDNS_SECTION_ANSWER, record(s->n_udp == 1 ? "a.example.org. 0 IN A 203.0.113.7" : "a.example.org. 0 IN A 203.0.113.8"));
+        else if (s->mood == MOOD_SOA) {
+                ldns_pkt_set_rcode(pkt, LDNS_RCODE_NXDOMAIN);
+                (void) ldns_pkt_push_rr(pkt, LDNS_SECTION_AUTHORITY, record("example.org. 60 IN SOA ns.example.org. r.example.org. 1 1 1 1 60"));
+        } else if (s->mood == MOOD_NOTHING)
                 ldns_pkt_set_rcode(pkt, LDNS_RCODE_NXDOMAIN);
         else if (s->mood == MOOD_TRUNCATE && !tcp)
                 ldns_pkt_set_tc(pkt, true);
@@ -78,6 +91,11 @@ static size_t answer(Server *s, const uint8_t *query, size_t size, bool tcp, uin
         return n;
 }
 
+/* Is this a query for that type? The questions here are all for "a.example.org". */
+static bool asks_for(const uint8_t *query, ssize_t n, uint8_t type) {
+        return n > 12 + 15 + 2 && query[12 + 15 + 1] == type;
+}
+
 static int on_udp(sd_event_source *source, int fd, uint32_t revents, void *userdata) {
         struct sockaddr_in peer;
         socklen_t n_peer = sizeof(peer);
@@ -88,7 +106,7 @@ static int on_udp(sd_event_source *source, int fd, uint32_t revents, void *userd
         n = recvfrom(fd, query, sizeof(query), 0, (struct sockaddr *) &peer, &n_peer);
         assert_true(n > 0);
         s->n_udp++;
-        if (s->mood != MOOD_SILENT) {
+        if (s->mood != MOOD_SILENT && (s->mood != MOOD_NO_AAAA || !asks_for(query, n, 28)) && (s->mood != MOOD_NO_A || !asks_for(query, n, 1))) {
                 size_t size = answer(s, query, (size_t) n, false, reply);
 
                 assert_true(sendto(fd, reply, size, 0, (struct sockaddr *) &peer, n_peer) > 0);
@@ -156,7 +174,6 @@ static void on_done(int r, const Address *addresses, size_t n, void *userdata) {
         *result = (Result) { .done = true, .r = r, .n = n, .event = result->event };
         if (n > 0)
                 result->first = addresses[0];
-        (void) sd_event_exit(result->event, 0);
 }
 
 /* One name, asked until it is answered. */
@@ -181,7 +198,6 @@ static void set_servers(Resolver *r, const Server *a, const Server *b) {
         resolver_set_servers(r, servers, b ? 2 : 1);
 }
 
-/* sd_event_exit() ends a loop for good: each question gets a loop of its own. */
 static Result ask_with(Mood first, Mood second, bool two, bool ipv6, Server *ret_first, Server *ret_second) {
         sd_event *event = NULL;
         Resolver *resolver = NULL;
@@ -217,7 +233,7 @@ static void test_answer(void **state) {
 
         r = ask_with(MOOD_ANSWER, MOOD_ANSWER, false, true, &a, NULL);
         assert_int_equal(r.n, 2);
-        assert_int_equal(r.first.family, AF_INET);
+        assert_int_equal(r.first.family, AF_INET6); /* RFC 8305: the families take turns, IPv6 first */
         assert_int_equal(a.n_udp, 2);
 }
 
@@ -232,6 +248,10 @@ static void test_failover(void **state) {
         r = ask_with(MOOD_SILENT, MOOD_ANSWER, true, false, &a, &b);
         assert_int_equal(r.r, 0);
         assert_int_equal(a.n_udp, 1);
+
+        r = ask_with(MOOD_REFUSED, MOOD_ANSWER, true, false, &a, &b);
+        assert_int_equal(r.r, 0);
+        assert_int_equal(b.n_udp, 1);
 
         /* somebody who guesses ids is ignored, and the real answer still counts */
         r = ask_with(MOOD_WRONG_ID, MOOD_ANSWER, true, false, &a, &b);
@@ -257,9 +277,132 @@ static void test_tcp_and_alias(void **state) {
         assert_int_equal(r.first.bytes[3], 9);
         assert_int_equal(a.n_udp, 2);
 
+        r = ask_with(MOOD_CIRCLE, MOOD_ANSWER, false, false, &a, NULL);
+        assert_int_equal(r.r, -ELOOP);
+        assert_true(a.n_udp <= 6);
+
+        r = ask_with(MOOD_NO_EDNS, MOOD_ANSWER, false, false, &a, NULL);
+        assert_int_equal(r.r, 0);
+        assert_int_equal(a.n_udp, 2);
+
         r = ask_with(MOOD_NOTHING, MOOD_ANSWER, true, true, &a, NULL);
         assert_int_equal(r.r, -ENOENT);
         assert_int_equal(a.n_udp, 2);
+}
+
+typedef struct Bench {
+        sd_event *event;
+        Resolver *resolver;
+        Server a, b;
+} Bench;
+
+static void bench_start(Bench *t, Mood first, Mood second) {
+        *t = (Bench) {};
+        assert_return_code(sd_event_new(&t->event), 0);
+        assert_return_code(resolver_new(&t->resolver, t->event), 0);
+        server_start(&t->a, t->event, first);
+        server_start(&t->b, t->event, second);
+        set_servers(t->resolver, &t->a, &t->b);
+}
+
+static void bench_stop(Bench *t) {
+        resolver_free(t->resolver);
+        server_stop(&t->a);
+        server_stop(&t->b);
+        sd_event_unref(t->event);
+}
+
+static void test_cache(void **state) {
+        Bench t;
+        Result r;
+
+        /* for as long as the TTL says */
+        bench_start(&t, MOOD_ANSWER, MOOD_ANSWER);
+        for (int i = 0; i < 3; i++) {
+                r = ask(&t.event, t.resolver, "a.example.org", true);
+                assert_int_equal(r.n, 2);
+        }
+        assert_int_equal(t.a.n_udp, 2);
+
+        /* other servers may say other things */
+        set_servers(t.resolver, &t.b, NULL);
+        (void) ask(&t.event, t.resolver, "a.example.org", true);
+        assert_int_equal(t.b.n_udp, 2);
+        bench_stop(&t);
+
+        /* a TTL of zero is for one connection: the next one gets what is true then */
+        bench_start(&t, MOOD_NO_TTL, MOOD_ANSWER);
+        r = ask(&t.event, t.resolver, "a.example.org", false);
+        assert_int_equal(r.first.bytes[3], 7);
+        r = ask(&t.event, t.resolver, "a.example.org", false);
+        assert_int_equal(r.first.bytes[3], 8);
+        assert_int_equal(t.a.n_udp, 2);
+        bench_stop(&t);
+
+        /* "there is none" is kept if the zone says for how long (RFC 2308) */
+        bench_start(&t, MOOD_SOA, MOOD_ANSWER);
+        for (int i = 0; i < 3; i++)
+                assert_int_equal(ask(&t.event, t.resolver, "a.example.org", false).r, -ENOENT);
+        assert_int_equal(t.a.n_udp, 1);
+        t.a.mood = MOOD_NOTHING;
+        set_servers(t.resolver, &t.a, NULL);
+        for (int i = 0; i < 3; i++)
+                assert_int_equal(ask(&t.event, t.resolver, "a.example.org", false).r, -ENOENT);
+        assert_int_equal(t.a.n_udp, 4);
+        bench_stop(&t);
+
+        /* and that nobody could say, for a moment */
+        bench_start(&t, MOOD_SERVFAIL, MOOD_SERVFAIL);
+        for (int i = 0; i < 3; i++)
+                assert_int_equal(ask(&t.event, t.resolver, "a.example.org", false).r, -EBADMSG);
+        assert_int_equal(t.a.n_udp + t.b.n_udp, 4);
+        bench_stop(&t);
+}
+
+static uint64_t now_usec(void) {
+        struct timespec ts;
+
+        assert_return_code(clock_gettime(CLOCK_MONOTONIC, &ts), errno);
+        return (uint64_t) ts.tv_sec * 1000000 + (uint64_t) ts.tv_nsec / 1000;
+}
+
+/* Half an answer now is worth more than a whole one in some seconds. */
+static void test_other_family_is_not_waited_for(void **state) {
+        uint64_t begin;
+        Bench t;
+        Result r;
+
+        for (int i = 0; i < 2; i++) {
+                bench_start(&t, i == 0 ? MOOD_NO_AAAA : MOOD_NO_A, MOOD_ANSWER);
+                begin = now_usec();
+                r = ask(&t.event, t.resolver, "a.example.org", true);
+                assert_true(now_usec() - begin < RESOLVER_TRY_MSEC * 1000);
+                assert_int_equal(r.r, 0);
+                assert_int_equal(r.n, 1);
+                assert_int_equal(r.first.family, i == 0 ? AF_INET : AF_INET6);
+
+                /* what is known stays known, and what is not is asked for again */
+                t.a.mood = MOOD_ANSWER;
+                r = ask(&t.event, t.resolver, "a.example.org", true);
+                assert_int_equal(r.n, 2);
+                assert_int_equal(t.a.n_udp, 3);
+                bench_stop(&t);
+        }
+}
+
+/* One that does not answer is passed over by those who ask later as well. */
+static void test_dead_server_is_remembered(void **state) {
+        uint64_t begin;
+        Bench t;
+
+        bench_start(&t, MOOD_SILENT, MOOD_NO_TTL);
+        assert_int_equal(ask(&t.event, t.resolver, "a.example.org", false).r, 0);
+        begin = now_usec();
+        for (int i = 0; i < 3; i++)
+                assert_int_equal(ask(&t.event, t.resolver, "a.example.org", false).r, 0);
+        assert_true(now_usec() - begin < RESOLVER_TRY_MSEC * 1000);
+        assert_int_equal(t.a.n_udp, 1);
+        bench_stop(&t);
 }
 
 static void test_nobody(void **state) {
@@ -332,6 +475,9 @@ int main(void) {
                 cmocka_unit_test(test_answer),
                 cmocka_unit_test(test_failover),
                 cmocka_unit_test(test_tcp_and_alias),
+                cmocka_unit_test(test_cache),
+                cmocka_unit_test(test_other_family_is_not_waited_for),
+                cmocka_unit_test(test_dead_server_is_remembered),
                 cmocka_unit_test(test_nobody),
                 cmocka_unit_test(test_cancel_and_limit),
                 cmocka_unit_test(test_resolv_conf),
