@@ -3,6 +3,8 @@
 
 /* What the files of egressd share. */
 
+#include <sys/stat.h>
+
 #include "audit/audit.h"
 #include "egress/denials.h"
 #include "egress/egress-state.h"
@@ -34,11 +36,13 @@ struct Egressd {
         EgressState *state;         /* owned */
         Resolver *resolver;         /* owned */
         HostAddresses *own;         /* owned */
+        bool resolvers_configured;  /* in host.json, so /etc/resolv.conf does not matter */
+        struct stat resolv_conf;    /* as it was when it was read */
         Denials *denials;           /* owned */
         AddressRange networks[EGRESSD_NETWORKS_MAX];
         size_t n_networks;
         Watcher *watchers;          /* owned; egressd-watch.c */
-        EgressRequest *requests;    /* owned; egressd-connect.c */
+        EgressRequest *requests;    /* owned; egressd-request.c */
         size_t n_requests;
         sd_event_source *beat;      /* owned */
         uint64_t n_beats;
@@ -47,8 +51,10 @@ struct Egressd {
         uint64_t audit_lost_usec;   /* since when it does not; 0: it does */
 };
 
-/* egressd.c: reads host.json again (resolvers, networks). */
+/* egressd-host.c: reads host.json again (resolvers, networks). */
 int egressd_read_host(Egressd *e);
+/* Before a name is resolved: follows /etc/resolv.conf, if that is where the resolvers come from. */
+void egressd_refresh_resolvers(Egressd *e);
 
 /* egressd-watch.c: heartbeat, watchers, grants that end. */
 int egressd_start_beat(Egressd *e);
@@ -72,6 +78,8 @@ int egressd_new_denials(Egressd *e);
 int egressd_on_look(IpcCall *call, json_t *params, void *userdata);
 int egressd_on_connect(IpcCall *call, json_t *params, void *userdata);
 int egressd_on_done(IpcCall *call, json_t *params, void *userdata);
+
+/* egressd-request.c */
 void egressd_requests_done(Egressd *e);
 /* No request goes on that belongs to this run. */
 void egressd_requests_cancel(Egressd *e, const EgressRun *run);

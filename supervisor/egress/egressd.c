@@ -19,62 +19,15 @@
  * open connections go on if it beats within ten seconds, new connects need new grants, and entries whose owners do not come
  * back to watch are revoked. Requests under way are lost; their callers see a broken connection and deny.
  *
- * egressd.c has start-up and configuration, egressd-methods.c the table and the short methods, egressd-connect.c the
+ * egressd.c has start-up, egressd-host.c what it takes from the host's configuration, egressd-methods.c the table and the short methods, egressd-connect.c the
  * way from a question to a grant, egressd-watch.c heartbeat and watchers, egressd-record.c the audit side.
  */
 
 #include <errno.h>
-#include <fcntl.h>
 #include <string.h>
 
 #include "egress/egressd-private.h"
-#include "util/io.h"
 #include "util/log.h"
-
-static size_t configured_servers(const HostConfig *host, ResolverServer ret[static RESOLVER_SERVERS_MAX]) {
-        _cleanup_free_ char *text = NULL;
-        size_t size, n = 0;
-
-        for (size_t i = 0; i < json_array_size(host->resolvers) && n < RESOLVER_SERVERS_MAX; i++)
-                if (address_parse(json_string_value(json_array_get(host->resolvers, i)), &ret[n].address) >= 0)
-                        ret[n++].port = 53;
-        if (json_array_size(host->resolvers) > 0)
-                return n;
-
-        if (io_read_file(AT_FDCWD, "/etc/resolv.conf", 64 * 1024, &text, &size) < 0)
-                return 0;
-        return resolver_parse_resolv_conf(text, ret);
-}
-
-int egressd_read_host(Egressd *e) {
-        ResolverServer servers[RESOLVER_SERVERS_MAX];
-        _cleanup_(policy_freep) Policy *set = NULL;
-        const HostConfig *host;
-        size_t n;
-        int r;
-
-        r = policy_load(&set, "", NULL, NULL);
-        if (r < 0)
-                return r;
-
-        host = policy_host(set);
-        n = configured_servers(host, servers);
-        if (n == 0)
-                log_warning("there is no resolver, neither in host.json nor in /etc/resolv.conf: no name will resolve");
-        resolver_set_servers(e->resolver, servers, n);
-
-        e->n_networks = 0;
-        for (size_t i = 0; i < json_array_size(host->networks); i++) {
-                const char *text = json_string_value(json_array_get(host->networks, i));
-
-                if (e->n_networks >= EGRESSD_NETWORKS_MAX || address_parse_range(text, &e->networks[e->n_networks]) < 0) {
-                        log_warning("host.json: the network %s is ignored", text);
-                        continue;
-                }
-                e->n_networks++;
-        }
-        return 0;
-}
 
 /* Whatever is in the map and belongs to no run that we know is nobody's. */
 static int open_map(Egressd *e, bool fresh) {

@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+
+#include <string.h>
+
+#include "egress/agreement.h"
+#include "egress/egressd-question.h"
+
+bool question_read(JsonReader *reader, json_t *params, bool look, Question *ret) {
+        const char *protocol = "raw";
+
+        if (look) {
+                static const char *const known[] = { "address", "name", "port", NULL };
+
+                json_check_keys(reader, params, "", known);
+        } else {
+                static const char *const known[] = { "address", "name", "port", "protocol", "sni", "ech", "host", "method", "path", "within", NULL };
+
+                json_check_keys(reader, params, "", known);
+        }
+
+        (void) json_read_string(reader, params, "", "address", JSON_F_NULLABLE, &ret->address);
+        (void) json_read_string(reader, params, "", "name", JSON_F_NULLABLE, &ret->name);
+        (void) json_read_uint(reader, params, "", "port", JSON_F_REQUIRED, 1, 65535, &ret->port);
+        if (!look && json_read_string(reader, params, "", "protocol", JSON_F_REQUIRED, &protocol) &&
+            protocol_from_text(protocol, &ret->protocol) < 0)
+                json_reader_fail(reader, "", "protocol", "must be \"tls\", \"http\" or \"raw\"");
+        (void) json_read_string(reader, params, "", "sni", JSON_F_NULLABLE, &ret->sni);
+        (void) json_read_bool(reader, params, "", "ech", JSON_F_NULLABLE, &ret->ech);
+        (void) json_read_string(reader, params, "", "host", JSON_F_NULLABLE, &ret->host);
+        (void) json_read_string(reader, params, "", "method", JSON_F_NULLABLE, &ret->method);
+        (void) json_read_string(reader, params, "", "path", JSON_F_NULLABLE, &ret->path);
+        (void) json_read_uint(reader, params, "", "within", JSON_F_NULLABLE, 1, INT64_MAX, &ret->within);
+        if (!ret->address == !ret->name)
+                json_reader_fail(reader, "", "name", "either a name or an address");
+        return !reader->failed;
+}
+
+static void find_target(const EgressRun *run, const Question *question, Verdict *v) {
+        const char *text = question->name ?: question->address, *name;
+        Address address;
+
+        if (address_parse(text, &address) >= 0) {
+                name = run ? egress_run_name_of(run, &address) : NULL;
+                if (name)
+                        strcpy(v->name, name);
+                else
+                        v->reason = "literal-address";
+        } else if (question->address || egress_normalise_name(text, v->name) < 0) {
+                v->name[0] = '\0';
+                v->reason = "no-rule";
+        }
+}
+
+/* An address that a guest could write in more ways than inet_pton() reads ends in a label of digits, which no name does. */
+void question_decide(Egressd *e, EgressRun *run, const Question *question, Verdict *v) {
+        *v = (Verdict) { .decision = { .verdict = EGRESS_DENY }, .rule = "default" };
+
+        find_target(run, question, v);
+        if (v->reason)
+                return;
+        if (!run || run->lost) {
+                v->reason = "unavailable";
+                v->detail = run ? "the frozen policy is lost" : "the run is not registered";
+                return;
+        }
+        if (!e->audit_works) {
+                v->reason = "unavailable";
+                v->detail = "the audit log does not answer";
+                return;
+        }
+        if (egressd_over_budget(run)) {
+                v->reason = "record-budget";
+                return;
+        }
+        if (!run->policy) {
+                v->reason = "no-rule";
+                return;
+        }
+
+        egress_policy_decide(run->policy, v->name, (uint16_t) question->port, question->method, question->path, &v->decision);
+        v->rule = v->decision.rule;
+        if (v->decision.verdict == EGRESS_DENY)
+                v->reason = v->decision.reason;
+}
+
+void question_agree(const Peer *peer, const Question *question, Verdict *v) {
+        Observed seen = { .protocol = question->protocol, .sni = question->sni, .ech = question->ech, .host = question->host };
+
+        if (peer->roles & PEER_INJECT) {
+                /* It ended the TLS that the proxy had compared already; it has the requests, and only inspected hosts are its business. */
+                if (v->decision.protocol != EGRESS_TLS || question->protocol != EGRESS_TLS)
+                        v->reason = "protocol";
+                else if (v->decision.verdict != EGRESS_INSPECT)
+                        v->reason = "no-rule";
+                else if (question->host && !agreement_host_matches(question->host, v->name, (uint16_t) question->port))
+                        v->reason = "fronting";
+        } else
+                v->reason = agreement_check(v->name, (uint16_t) question->port, v->decision.protocol, &seen);
+
+        if (v->reason && strcmp(v->reason, "fronting") == 0)
+                v->detail = question->sni ?: question->host;
+        else if (v->reason && strcmp(v->reason, "protocol") == 0)
+                v->detail = protocol_to_text(question->protocol);
+}

@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+#pragma once
+
+/* What the proxy and inject ask of egressd, and what comes of it before anything is resolved. See egressd-connect.c. */
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "egress/egressd-private.h"
+#include "policy/policy.h"
+#include "util/json.h"
+
+typedef struct Question {
+        const char *address, *name, *sni, *host, *method, *path; /* borrowed from the call's parameters */
+        uint64_t port, within;
+        EgressProtocol protocol;
+        bool ech;
+} Question;
+
+typedef struct Verdict {
+        EgressDecision decision;
+        const char *reason;   /* NULL: not denied (so far) */
+        const char *rule;
+        char name[254];       /* "" if it could not be told */
+        const char *detail;   /* for the record; may be NULL */
+} Verdict;
+
+/* Of Look (only the target) or of Connect. False: the reader says what is wrong. */
+bool question_read(JsonReader *reader, json_t *params, bool look, Question *ret);
+
+/* Target and policy. `run` may be NULL: not registered. */
+void question_decide(Egressd *e, EgressRun *run, const Question *question, Verdict *ret);
+
+/* Does what the connection says about itself agree with the name? Sets v->reason if not. */
+void question_agree(const Peer *peer, const Question *question, Verdict *v);

@@ -1,0 +1,342 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+
+/*
+ * An EgressRequest carries a question across turns of the loop, from "resolve" to "answer" (see egressd-connect.c). It lives until it
+ * has answered, and if the audit log is to call back, until then. If a step fails, what earlier ones made is taken back.
+ */
+
+#include <assert.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <string.h>
+
+#include "egress/agreement.h"
+#include "egress/egressd-request.h"
+#include "util/log.h"
+
+struct EgressRequest {
+        Egressd *egressd;     /* borrowed */
+        EgressRequest *next, **prev;
+        IpcCall *call;        /* ref */
+        EgressRun *run;       /* borrowed; requests are cancelled before it goes */
+        char name[254];
+        char *rule;           /* owned: the policy outlives the request, but not its reload */
+        uint16_t port;
+        const char *protocol, *verdict; /* static */
+        char *method, *path;  /* owned; may be NULL */
+        ResolverQuery *query; /* owned */
+        uint64_t grant_id;
+        json_t *addresses;    /* ref */
+        json_t *refused;      /* ref: address → why it may not be connected to */
+        bool recording;       /* the audit log will call back: this object must live until then */
+        bool cancelled;
+};
+
+/* ---- requests ---- */
+
+static EgressRequest *request_free(EgressRequest *q) {
+        if (!q)
+                return NULL;
+
+        resolver_query_free(q->query);
+        (void) ipc_call_unref(q->call);
+        json_unref(q->addresses);
+        json_unref(q->refused);
+        free(q->rule);
+        free(q->method);
+        free(q->path);
+        if (q->prev) {
+                *q->prev = q->next;
+                if (q->next)
+                        q->next->prev = q->prev;
+                q->egressd->n_requests--;
+        }
+        free(q);
+        return NULL;
+}
+DEFINE_CLEANUP(EgressRequest *, request_free)
+
+/* The path without its query, which may hold anything, and not all of it. NULL stays NULL. */
+static int copy_path(char **ret, const char *path) {
+        if (!path) {
+                *ret = NULL;
+                return 0;
+        }
+        *ret = text_escape(path, strnlen(path, strcspn(path, "?") < 256 ? strcspn(path, "?") : 256), false);
+        return *ret ? 0 : -ENOMEM;
+}
+
+static int request_new(EgressRequest **ret, Egressd *e, EgressRun *run, IpcCall *call, const Question *question, const Verdict *v) {
+        _cleanup_(request_freep) EgressRequest *q = NULL;
+
+        assert(v->rule);
+
+        if (e->n_requests >= EGRESSD_REQUESTS_MAX)
+                return -EBUSY;
+
+        q = calloc(1, sizeof(*q));
+        if (!q)
+                return -ENOMEM;
+        *q = (EgressRequest) {
+                .egressd = e,
+                .call = ipc_call_ref(call),
+                .run = run,
+                .port = (uint16_t) question->port,
+                .protocol = protocol_to_text(v->decision.protocol),
+                .verdict = "pass",
+        };
+        strcpy(q->name, v->name);
+        q->rule = strdup(v->rule);
+        q->method = question->method ? text_escape(question->method, strnlen(question->method, 32), false) : NULL;
+        q->refused = json_object();
+        if (!q->rule || !q->refused || (question->method && !q->method) || copy_path(&q->path, question->path) < 0)
+                return -ENOMEM;
+
+        q->next = e->requests;
+        q->prev = &e->requests;
+        if (q->next)
+                q->next->prev = &q->next;
+        e->requests = q;
+        e->n_requests++;
+        *ret = TAKE_PTR(q);
+        return 0;
+}
+
+static void request_cancel(EgressRequest *q) {
+        (void) ipc_call_refuse(q->call, "Unavailable", "the run is released");
+        q->cancelled = true;
+        q->run = NULL;
+        if (!q->recording)
+                (void) request_free(q);
+}
+
+void egressd_requests_cancel(Egressd *e, const EgressRun *run) {
+        for (EgressRequest *q = e->requests, *next; q; q = next) {
+                next = q->next;
+                if (q->run == run)
+                        request_cancel(q);
+        }
+}
+
+void egressd_requests_done(Egressd *e) {
+        while (e->requests)
+                (void) request_free(e->requests);
+}
+
+int egressd_answer(IpcCall *call, const char *verdict, const char *reason, const char *rule, const char *name, const char *protocol,
+                  uint64_t grant, json_t *addresses) {
+        json_t *params = json_pack("{s:s, s:s, s:s, s:s, s:s*, s:O*}", "verdict", verdict, "reason", reason, "rule", rule, "name", name,
+                                   "protocol", protocol, "addresses", addresses);
+
+        if (params && grant > 0 && json_object_set_new(params, "grant", json_integer((json_int_t) grant)) < 0)
+                params = json_unref(params);
+        if (!params)
+                return -ENOMEM;
+        return ipc_call_reply(call, params);
+}
+
+static void request_deny(EgressRequest *q, const char *reason, const char *detail) {
+        egressd_deny(q->egressd, q->run, ipc_call_peer(q->call), "egress.deny", q->rule, q->name, q->port, reason, detail);
+        (void) egressd_answer(q->call, "deny", reason, q->rule, q->name, NULL, 0, NULL);
+        (void) request_free(q);
+}
+
+/* ---- grant, record, answer ---- */
+
+static void request_take_back(EgressRequest *q) {
+        EgressGrant *g = q->run ? egress_run_find_grant(q->run, q->grant_id, ipc_call_peer(q->call)->cgroup_id) : NULL;
+
+        if (!g)
+                return;
+        for (size_t i = 0; i < g->n_fence; i++)
+                (void) grant_map_release(q->egressd->map, g->fence[i]);
+        egress_run_remove_grant(q->egressd->state, g);
+}
+
+static void request_on_recorded(int r, void *userdata) {
+        EgressRequest *q = userdata;
+
+        q->recording = false;
+        egressd_note_audit(q->egressd, r);
+        if (q->cancelled) {
+                (void) request_free(q);
+                return;
+        }
+
+        if (r < 0) {
+                request_take_back(q);
+                request_deny(q, "unavailable", "the audit log did not take the record");
+                return;
+        }
+        if (!ipc_call_is_live(q->call)) {
+                request_take_back(q); /* whoever asked is gone */
+                (void) request_free(q);
+                return;
+        }
+
+        (void) egressd_answer(q->call, q->verdict, "allowed", q->rule, q->name, NULL, q->grant_id, q->addresses);
+        (void) request_free(q);
+}
+
+static void request_record(EgressRequest *q) {
+        json_t *data;
+        int r;
+
+        data = json_pack("{s:s, s:i, s:s, s:s, s:s, s:s*, s:s*, s:O*, s:O*}", "name", q->name, "port", q->port, "protocol", q->protocol,
+                         "verdict", q->verdict, "rule", q->rule, "method", q->method, "path", q->path, "addresses", q->addresses,
+                         "refused", json_object_size(q->refused) > 0 ? q->refused : NULL);
+        if (data && q->grant_id > 0 && json_object_set_new(data, "grant", json_integer((json_int_t) q->grant_id)) < 0)
+                data = json_unref(data);
+
+        q->recording = true;
+        r = egressd_record(q->egressd, q->run, "egress.allow", ipc_call_peer(q->call)->unit, data, request_on_recorded, q);
+        if (r < 0) {
+                q->recording = false;
+                request_take_back(q);
+                request_deny(q, "unavailable", "the audit log did not take the record");
+        }
+}
+
+static int request_grant(EgressRequest *q, const Address *addresses, size_t n) {
+        const Peer *peer = ipc_call_peer(q->call);
+        uint64_t fence[GRANT_ADDRESSES_MAX], expires = time_boottime() + EGRESSD_GRANT_USEC;
+        size_t n_fence = 0;
+        EgressGrant *g;
+        int r = -EPERM;
+
+        q->addresses = json_array();
+        if (!q->addresses)
+                return -ENOMEM;
+
+        for (size_t i = 0; i < n && n_fence < GRANT_ADDRESSES_MAX; i++) {
+                char text[ADDRESS_TEXT_SIZE];
+
+                r = grant_map_add(q->egressd->map, peer->cgroup_id, addresses[i].family, addresses[i].bytes, q->port, IPPROTO_TCP,
+                                  expires, &fence[n_fence]);
+                if (r < 0)
+                        continue;
+                n_fence++;
+                if (json_array_append_new(q->addresses, json_string(address_format(&addresses[i], text))) < 0) {
+                        r = -ENOMEM;
+                        break;
+                }
+        }
+
+        if (n_fence > 0 && r != -ENOMEM)
+                r = egress_run_add_grant(q->egressd->state, q->run, peer->unit, peer->cgroup_id, q->name, q->port, q->rule, fence, n_fence, &g);
+        if (r < 0) {
+                for (size_t i = 0; i < n_fence; i++)
+                        (void) grant_map_release(q->egressd->map, fence[i]);
+                return r;
+        }
+
+        q->grant_id = g->id;
+        return 0;
+}
+
+/* ---- resolve, judge ---- */
+
+/* Adds to ret those that may be connected to; the others are for the record. The worst reason is the denial's if none may. */
+static int request_judge(EgressRequest *q, const Address *addresses, size_t n, Address *ret, size_t *ret_n, const char **ret_reason) {
+        const Address *own;
+        size_t n_own;
+        int r;
+
+        r = host_addresses_get(q->egressd->own, &own, &n_own);
+        if (r < 0)
+                return log_error_errno(r, "cannot read this host's addresses");
+
+        for (size_t i = 0; i < n; i++) {
+                AddressVerdict v = address_judge(&addresses[i], own, n_own, q->egressd->networks, q->egressd->n_networks);
+                char text[ADDRESS_TEXT_SIZE];
+
+                if (address_verdict_is_allowed(v)) {
+                        ret[(*ret_n)++] = addresses[i];
+                        continue;
+                }
+                if (!*ret_reason || v == ADDRESS_METADATA)
+                        *ret_reason = address_verdict_to_reason(v);
+                r = json_object_set_new(q->refused, address_format(&addresses[i], text), json_string(address_verdict_to_reason(v)));
+                if (r < 0)
+                        return -ENOMEM;
+        }
+        return 0;
+}
+
+/* The addresses that were found, for the record of a denial. The caller's; NULL without memory. */
+static char *request_list_refused(const EgressRequest *q) {
+        _cleanup_free_ char *text = NULL;
+        const char *address;
+        json_t *reason;
+
+        json_object_foreach(q->refused, address, reason) {
+                char *longer = text_format("%s%s%s", text ?: "", text ? " " : "", address);
+
+                free(text);
+                text = longer;
+                if (!text)
+                        return NULL;
+        }
+        return TAKE_PTR(text);
+}
+
+static void request_on_resolved(int r, const Address *addresses, size_t n, void *userdata) {
+        EgressRequest *q = userdata;
+        Address allowed[RESOLVER_ADDRESSES_MAX];
+        const char *reason = NULL;
+        size_t n_allowed = 0;
+
+        q->query = NULL; /* it frees itself */
+        if (r < 0) {
+                request_deny(q, "resolve-failed", strerror(-r));
+                return;
+        }
+
+        r = request_judge(q, addresses, n, allowed, &n_allowed, &reason);
+        if (r < 0) {
+                request_deny(q, "unavailable", strerror(-r));
+                return;
+        }
+        if (n_allowed == 0) {
+                _cleanup_free_ char *text = request_list_refused(q);
+
+                request_deny(q, reason, text);
+                return;
+        }
+
+        r = request_grant(q, allowed, n_allowed);
+        if (r < 0) {
+                log_error_errno(r, "run %s: %s:%u cannot be granted", q->run->id, q->name, q->port);
+                request_deny(q, "unavailable", strerror(-r));
+                return;
+        }
+        request_record(q);
+}
+
+/* ---- beginning ---- */
+
+int request_begin_recorded(Egressd *e, EgressRun *run, IpcCall *call, const Question *question, const Verdict *v, const char *verdict) {
+        EgressRequest *q;
+        int r;
+
+        r = request_new(&q, e, run, call, question, v);
+        if (r < 0)
+                return r;
+        q->verdict = verdict;
+        request_record(q);
+        return 0;
+}
+
+int request_begin(Egressd *e, EgressRun *run, IpcCall *call, const Question *question, const Verdict *v) {
+        EgressRequest *q;
+        int r;
+
+        r = request_new(&q, e, run, call, question, v);
+        if (r < 0)
+                return r;
+        egressd_refresh_resolvers(e);
+        r = resolver_query(e->resolver, &q->query, v->name, host_addresses_has_ipv6(e->own), request_on_resolved, q);
+        if (r < 0)
+                request_deny(q, "resolve-failed", strerror(-r));
+        return 0;
+}

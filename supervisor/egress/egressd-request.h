@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+#pragma once
+
+/* A question that the policy allows, on its way through resolving, granting and recording. See egressd-connect.c. */
+
+#include "egress/egressd-question.h"
+
+/* Answers for good, now or later: with the addresses granted to the asker, or a denial. */
+int request_begin(Egressd *e, EgressRun *run, IpcCall *call, const Question *question, const Verdict *v);
+
+/* Records and answers "inspect": the connection is for inject, which asks again for itself. Or, with a grant that is
+ * there already, "pass" for one more request on its connection. */
+int request_begin_recorded(Egressd *e, EgressRun *run, IpcCall *call, const Question *question, const Verdict *v, const char *verdict);
+
+/* The answer of Look and Connect. */
+int egressd_answer(IpcCall *call, const char *verdict, const char *reason, const char *rule, const char *name, const char *protocol,
+                   uint64_t grant, json_t *addresses);
