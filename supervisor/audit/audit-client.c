@@ -3,9 +3,9 @@
  * Writing audit events.
  *
  * auditd answers the calls of one connection in order, each after a commit. So that a burst of one run does
- * not hold up the events of another, there are LANES connections, and a run's (else an item's) name chooses
- * one: events of one run or item stay in the order in which they were appended, others need not wait for them,
- * and auditd commits what arrives on all lanes together.
+ * not hold up the events of another, there are LANES connections. As long as events of a run (else of an item) are under way,
+ * its further ones take the same lane, so they stay in the order in which they were appended; one that has none under
+ * way takes the emptiest lane. auditd commits what arrives on all lanes together.
  */
 #include "audit/audit.h"
 
@@ -19,8 +19,15 @@
 
 enum { LANES = 8 };
 
+/* Whose events are under way, and on which lane. */
+typedef struct Stream {
+        char *name;          /* owned; of the run, else of the item, else "" */
+        size_t lane, n_appends;
+} Stream;
+
 typedef struct Append {
         AuditClient *client; /* borrowed */
+        Stream *stream;      /* borrowed; NULL for a ping */
         AuditDone done;
         void *userdata;
         char *event;         /* owned; for the log */
@@ -29,6 +36,9 @@ typedef struct Append {
 struct AuditClient {
         IpcClient *lanes[LANES]; /* owned */
         IpcClient *ping;         /* owned: answers about health do not queue behind events */
+        size_t load[LANES];      /* appends under way */
+        Stream **streams;        /* owned array; each has an append */
+        size_t n_streams;
         Append **appends;        /* owned array of those under way, so that freeing the client frees them */
         size_t n_appends, n_allocated;
 };
@@ -54,6 +64,14 @@ int audit_client_new(AuditClient **ret, sd_event *event) {
         return 0;
 }
 
+static Stream *stream_free(Stream *s) {
+        if (s)
+                free(s->name);
+        free(s);
+        return NULL;
+}
+DEFINE_CLEANUP(Stream *, stream_free)
+
 static Append *append_free(Append *a) {
         if (a)
                 free(a->event);
@@ -72,6 +90,9 @@ AuditClient *audit_client_free(AuditClient *c) {
         for (size_t i = 0; i < c->n_appends; i++)
                 (void) append_free(c->appends[i]);
         free(c->appends);
+        for (size_t i = 0; i < c->n_streams; i++)
+                (void) stream_free(c->streams[i]);
+        free(c->streams);
         free(c);
         return NULL;
 }
@@ -101,8 +122,73 @@ static void log_failure(const char *event, int r, json_t *params) {
         log_error_errno(r, "Audit event %s was not recorded%s%s", event, reason ? ": " : "", reason ?: "");
 }
 
+/* ---- streams ---- */
+
+static size_t emptiest_lane(const AuditClient *c) {
+        size_t best = 0;
+
+        for (size_t i = 1; i < LANES; i++)
+                if (c->load[i] < c->load[best])
+                        best = i;
+        return best;
+}
+
+/* There are as many as runs and items have something under way: few. */
+static int stream_get(AuditClient *c, const char *name, Stream **ret) {
+        _cleanup_(stream_freep) Stream *s = NULL;
+        Stream **grown;
+
+        for (size_t i = 0; i < c->n_streams; i++)
+                if (strcmp(c->streams[i]->name, name) == 0) {
+                        *ret = c->streams[i];
+                        return 0;
+                }
+
+        s = calloc(1, sizeof(*s));
+        if (!s)
+                return -ENOMEM;
+        s->lane = emptiest_lane(c);
+        s->name = strdup(name);
+        grown = reallocarray(c->streams, c->n_streams + 1, sizeof(*grown));
+        if (grown)
+                c->streams = grown;
+        if (!grown || !s->name)
+                return -ENOMEM;
+
+        *ret = c->streams[c->n_streams++] = TAKE_PTR(s);
+        return 0;
+}
+
+static void stream_begin(AuditClient *c, Append *a) {
+        if (!a->stream)
+                return;
+        a->stream->n_appends++;
+        c->load[a->stream->lane]++;
+}
+
+/* One of its appends ended, or could not begin. */
+static void stream_end(AuditClient *c, Append *a) {
+        Stream *s = TAKE_PTR(a->stream);
+
+        if (!s)
+                return;
+        c->load[s->lane]--;
+        if (--s->n_appends > 0)
+                return;
+
+        for (size_t i = 0; i < c->n_streams; i++)
+                if (c->streams[i] == s) {
+                        c->streams[i] = c->streams[--c->n_streams];
+                        break;
+                }
+        (void) stream_free(s);
+}
+
+/* ---- calls ---- */
+
 /* The list is short: what is under way, at most a few thousand. */
 static void client_forget(AuditClient *c, Append *a) {
+        stream_end(c, a);
         for (size_t i = 0; i < c->n_appends; i++)
                 if (c->appends[i] == a) {
                         c->appends[i] = c->appends[--c->n_appends];
@@ -145,20 +231,12 @@ static json_t *append_params(const char *event, const char *run, const char *ite
                      : NULL;
 }
 
-/* FNV-1a: which lane does not matter, only that it is always the same. */
-static size_t lane_of(const char *name) {
-        uint32_t hash = 2166136261u;
-
-        for (; name && *name; name++)
-                hash = (hash ^ (uint8_t) *name) * 16777619u;
-
-        return hash % LANES;
-}
-
-static int client_call(AuditClient *c, IpcClient *lane, const char *method, json_t *params, const char *event,
+/* `name` NULL: a ping. */
+static int client_call(AuditClient *c, const char *name, const char *method, json_t *params, const char *event,
                        AuditDone done, void *userdata) {
         _cleanup_json_ json_t *owned = params;
         _cleanup_(append_freep) Append *a = NULL;
+        IpcClient *lane = c->ping;
         int r;
 
         a = calloc(1, sizeof(*a));
@@ -168,11 +246,16 @@ static int client_call(AuditClient *c, IpcClient *lane, const char *method, json
         if (event && !a->event)
                 return -ENOMEM;
 
+        if (name) {
+                r = stream_get(c, name, &a->stream);
+                if (r < 0)
+                        return r;
+                lane = c->lanes[a->stream->lane];
+        }
+        stream_begin(c, a);
         r = client_remember(c, a);
-        if (r < 0)
-                return r;
-
-        r = ipc_client_call_async(lane, method, TAKE_PTR(owned), NULL, 0, false, AUDIT_TIMEOUT_USEC, append_on_reply, a);
+        if (r >= 0)
+                r = ipc_client_call_async(lane, method, TAKE_PTR(owned), NULL, 0, false, AUDIT_TIMEOUT_USEC, append_on_reply, a);
         if (r < 0) {
                 client_forget(c, a);
                 return r;
@@ -184,12 +267,18 @@ static int client_call(AuditClient *c, IpcClient *lane, const char *method, json
 
 int audit_append(AuditClient *c, const char *event, const char *run, const char *item, const char *actor,
                  json_t *data, AuditDone done, void *userdata) {
-        return client_call(c, c->lanes[lane_of(run ?: item)], AUDIT_INTERFACE ".Append",
-                           append_params(event, run, item, actor, data), event, done, userdata);
+        return client_call(c, run ?: item ?: "", AUDIT_INTERFACE ".Append", append_params(event, run, item, actor, data), event, done, userdata);
+}
+
+size_t audit_pending(const AuditClient *c, const char *name) {
+        for (size_t i = 0; i < c->n_streams; i++)
+                if (strcmp(c->streams[i]->name, name) == 0)
+                        return c->streams[i]->n_appends;
+        return 0;
 }
 
 int audit_ping(AuditClient *c, AuditDone done, void *userdata) {
-        return client_call(c, c->ping, AUDIT_INTERFACE ".Ping", json_object(), NULL, done, userdata);
+        return client_call(c, NULL, AUDIT_INTERFACE ".Ping", json_object(), NULL, done, userdata);
 }
 
 int audit_append_sync(const char *event, const char *run, const char *item, const char *actor, json_t *data) {

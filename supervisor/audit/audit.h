@@ -27,6 +27,10 @@ typedef void (*AuditDone)(int r, void *userdata);
 int audit_append(AuditClient *c, const char *event, const char *run, const char *item, const char *actor,
                  json_t *data, AuditDone done, void *userdata);
 
+/* How many events of this run (of this item, if they named no run) are under way: sent, or waiting for those before them. Whoever
+ * makes many asks first: what waits for longer than AUDIT_TIMEOUT_USEC fails. */
+size_t audit_pending(const AuditClient *c, const char *name);
+
 /* Like audit_append() and waits, without an event loop (own connection): for command-line tools. */
 int audit_append_sync(const char *event, const char *run, const char *item, const char *actor, json_t *data);
 
