@@ -1,16 +1,38 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 
+/*
+ * A table of kinds by hash, for a guest chooses how many there are; and one count for each run of how many of them are its.
+ */
+
 #include <errno.h>
-#include <stdbool.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "egress/denials.h"
 
+enum { BUCKETS = 4096 };
+
+typedef struct Kind Kind;
+
+struct Kind {
+        Denial denial;
+        Kind *next;            /* owned: the next one in its bucket */
+};
+
+typedef struct RunKinds RunKinds;
+
+struct RunKinds {
+        RunKinds *next;        /* owned */
+        char run[ID_LENGTH + 1];
+        size_t n_kinds;
+};
+
 struct Denials {
         DenialTell tell;
         void *userdata;        /* borrowed */
-        Denial *kinds;         /* owned; unordered */
-        size_t n_kinds, n_allocated;
+        RunKinds *runs;        /* owned */
+        size_t n_kinds;
+        Kind *buckets[BUCKETS];/* owned */
 };
 
 static void denial_done(Denial *d) {
@@ -21,14 +43,23 @@ static void denial_done(Denial *d) {
         free(d->detail);
 }
 
+static Kind *kind_free(Kind *k) {
+        if (k)
+                denial_done(&k->denial);
+        free(k);
+        return NULL;
+}
+DEFINE_CLEANUP(Kind *, kind_free)
+
 int denials_new(Denials **ret, DenialTell tell, void *userdata) {
         Denials *d;
 
-        d = malloc(sizeof(*d));
+        d = calloc(1, sizeof(*d));
         if (!d)
                 return -ENOMEM;
 
-        *d = (Denials) { .tell = tell, .userdata = userdata };
+        d->tell = tell;
+        d->userdata = userdata;
         *ret = d;
         return 0;
 }
@@ -37,9 +68,19 @@ Denials *denials_free(Denials *d) {
         if (!d)
                 return NULL;
 
-        for (size_t i = 0; i < d->n_kinds; i++)
-                denial_done(&d->kinds[i]);
-        free(d->kinds);
+        for (size_t i = 0; i < BUCKETS; i++)
+                while (d->buckets[i]) {
+                        Kind *next = d->buckets[i]->next;
+
+                        (void) kind_free(d->buckets[i]);
+                        d->buckets[i] = next;
+                }
+        while (d->runs) {
+                RunKinds *next = d->runs->next;
+
+                free(d->runs);
+                d->runs = next;
+        }
         free(d);
         return NULL;
 }
@@ -53,72 +94,110 @@ static int copy_string(char **ret, const char *s) {
         return *ret ? 0 : -ENOMEM;
 }
 
+/* ---- finding ---- */
+
 static bool same_kind(const Denial *a, const Denial *b) {
-        return strcmp(a->run, b->run) == 0 && strcmp(a->event, b->event) == 0 && strcmp(a->rule, b->rule) == 0 &&
-               strcmp(a->name, b->name) == 0 &&
-               strcmp(a->reason, b->reason) == 0 && a->port == b->port;
+        return a->port == b->port && strcmp(a->name, b->name) == 0 && strcmp(a->run, b->run) == 0 && strcmp(a->event, b->event) == 0 &&
+               strcmp(a->rule, b->rule) == 0 && strcmp(a->reason, b->reason) == 0;
 }
 
-static void forget(Denials *d, size_t i) {
-        denial_done(&d->kinds[i]);
-        d->kinds[i] = d->kinds[--d->n_kinds];
+static uint64_t hash_text(uint64_t h, const char *s) {
+        for (; *s; s++)
+                h = (h ^ (uint8_t) *s) * 0x100000001b3ULL;
+        return (h ^ 0xff) * 0x100000001b3ULL;
 }
 
-static void tell(Denials *d, Denial *denial, uint64_t now) {
-        d->tell(denial, d->userdata);
-        denial->count = 0;
-        denial->told_usec = now;
+static Kind **find_kind(Denials *d, const Denial *denial) {
+        uint64_t h = hash_text(hash_text(hash_text(0xcbf29ce484222325ULL ^ denial->port, denial->run), denial->name), denial->reason);
+        Kind **at = &d->buckets[(h ^ h >> 32) % BUCKETS];
+
+        while (*at && !same_kind(&(*at)->denial, denial))
+                at = &(*at)->next;
+        return at;
 }
+
+static RunKinds **find_run(Denials *d, const char *run) {
+        RunKinds **at = &d->runs;
+
+        while (*at && strcmp((*at)->run, run) != 0)
+                at = &(*at)->next;
+        return at;
+}
+
+static void forget(Denials *d, Kind **at) {
+        Kind *k = *at;
+        RunKinds **run = find_run(d, k->denial.run), *gone = *run;
+
+        *at = k->next;
+        d->n_kinds--;
+        if (--gone->n_kinds == 0) {
+                *run = gone->next;
+                free(gone);
+        }
+        (void) kind_free(k);
+}
+
+/* ---- adding ---- */
 
 static uint64_t count_of(const Denial *denial) {
         return denial->count > 0 ? denial->count : 1;
 }
 
-static int add_kind(Denials *d, uint64_t now, const Denial *denial) {
-        Denial copy = { .event = denial->event, .port = denial->port, .count = count_of(denial) };
+static void tell(Denials *d, Denial *denial, uint64_t now) {
+        if (!d->tell(denial, false, d->userdata))
+                return;
+        denial->count = 0;
+        denial->told = true;
+        denial->told_usec = now;
+}
 
-        if (d->n_kinds == d->n_allocated) {
-                size_t n = d->n_allocated ? d->n_allocated * 2 : 16;
-                Denial *kinds;
+static int count_kind(Denials *d, const char *run) {
+        RunKinds **at = find_run(d, run), *new;
 
-                kinds = reallocarray(d->kinds, n, sizeof(*kinds));
-                if (!kinds)
+        if (!*at) {
+                new = calloc(1, sizeof(*new));
+                if (!new)
                         return -ENOMEM;
-                d->kinds = kinds;
-                d->n_allocated = n;
+                memcpy(new->run, run, sizeof(new->run));
+                *at = new;
         }
-
-        memcpy(copy.run, denial->run, sizeof(copy.run));
-        if (copy_string(&copy.unit, denial->unit) < 0 || copy_string(&copy.rule, denial->rule) < 0 ||
-            copy_string(&copy.name, denial->name) < 0 || copy_string(&copy.reason, denial->reason) < 0 ||
-            copy_string(&copy.detail, denial->detail) < 0) {
-                denial_done(&copy);
-                return -ENOMEM;
-        }
-
-        d->kinds[d->n_kinds] = copy;
-        tell(d, &d->kinds[d->n_kinds++], now);
+        (*at)->n_kinds++;
+        d->n_kinds++;
         return 0;
 }
 
-static size_t count_of_run(const Denials *d, const char *run) {
-        size_t n = 0;
+static int add_kind(Denials *d, uint64_t now, const Denial *denial) {
+        _cleanup_(kind_freep) Kind *k = NULL;
+        Kind **at = find_kind(d, denial);
 
-        for (size_t i = 0; i < d->n_kinds; i++)
-                n += strcmp(d->kinds[i].run, run) == 0;
-        return n;
+        k = calloc(1, sizeof(*k));
+        if (!k)
+                return -ENOMEM;
+
+        k->denial = (Denial) { .event = denial->event, .port = denial->port, .count = count_of(denial) };
+        memcpy(k->denial.run, denial->run, sizeof(k->denial.run));
+        if (copy_string(&k->denial.unit, denial->unit) < 0 || copy_string(&k->denial.rule, denial->rule) < 0 ||
+            copy_string(&k->denial.name, denial->name) < 0 || copy_string(&k->denial.reason, denial->reason) < 0 ||
+            copy_string(&k->denial.detail, denial->detail) < 0 || count_kind(d, denial->run) < 0)
+                return -ENOMEM;
+
+        *at = TAKE_PTR(k);
+        tell(d, &(*at)->denial, now);
+        return 0;
 }
 
 int denials_add(Denials *d, uint64_t now, const Denial *denial) {
+        Kind *known = *find_kind(d, denial);
         Denial overflow = *denial;
+        const RunKinds *run;
 
-        for (size_t i = 0; i < d->n_kinds; i++)
-                if (same_kind(&d->kinds[i], denial)) {
-                        d->kinds[i].count += count_of(denial);
-                        return 0;
-                }
+        if (known) {
+                known->denial.count += count_of(denial);
+                return 0;
+        }
 
-        if (count_of_run(d, denial->run) < DENIALS_MAX)
+        run = *find_run(d, denial->run);
+        if (!run || run->n_kinds < DENIALS_MAX)
                 return add_kind(d, now, denial);
 
         /* A guest that asks for ever new names fills its own table only, and what it gets is one common kind. */
@@ -126,38 +205,91 @@ int denials_add(Denials *d, uint64_t now, const Denial *denial) {
         overflow.port = 0;
         overflow.rule = (char *) "overflow";
         overflow.detail = (char *) "too many different denials; counted together";
-        for (size_t i = 0; i < d->n_kinds; i++)
-                if (same_kind(&d->kinds[i], &overflow)) {
-                        d->kinds[i].count += count_of(denial);
-                        return 0;
-                }
+        known = *find_kind(d, &overflow);
+        if (known) {
+                known->denial.count += count_of(denial);
+                return 0;
+        }
         return add_kind(d, now, &overflow);
 }
 
-void denials_tick(Denials *d, uint64_t now) {
-        for (size_t i = 0; i < d->n_kinds;) {
-                Denial *k = &d->kinds[i];
+/* ---- telling ---- */
 
-                if (now - k->told_usec < DENIALS_WINDOW_USEC) {
-                        i++;
-                } else if (k->count > 0) {
-                        tell(d, k, now);
-                        i++;
-                } else {
-                        forget(d, i); /* a whole window of silence: the next one is a first one again */
+void denials_tick(Denials *d, uint64_t now) {
+        if (d->n_kinds == 0)
+                return;
+
+        for (size_t i = 0; i < BUCKETS; i++)
+                for (Kind **at = &d->buckets[i]; *at;) {
+                        Denial *denial = &(*at)->denial;
+
+                        if (denial->told && now - denial->told_usec < DENIALS_WINDOW_USEC) {
+                                at = &(*at)->next;
+                        } else if (denial->count > 0) {
+                                tell(d, denial, now);
+                                at = &(*at)->next;
+                        } else {
+                                forget(d, at); /* a whole window of silence: the next one is a first one again */
+                        }
                 }
+}
+
+/* What is told at the end may be too much for one record each. There are few events and reasons. */
+typedef struct Sums {
+        Denial denials[32];
+        size_t n;
+} Sums;
+
+static bool add_to_sums(Sums *s, const Denial *denial) {
+        for (size_t i = 0; i < s->n; i++)
+                if (s->denials[i].event == denial->event && strcmp(s->denials[i].reason, denial->reason) == 0 &&
+                    strcmp(s->denials[i].run, denial->run) == 0) {
+                        s->denials[i].count += denial->count;
+                        return true;
+                }
+        if (s->n >= ELEMENTSOF(s->denials))
+                return false;
+
+        s->denials[s->n] = (Denial) {
+                .event = denial->event,
+                .unit = strdup(denial->unit ?: ""),
+                .rule = (char *) "overflow",
+                .name = (char *) "",
+                .reason = strdup(denial->reason),
+                .detail = (char *) "what was left at the end, counted together",
+                .count = denial->count,
+        };
+        if (!s->denials[s->n].unit || !s->denials[s->n].reason) {
+                free(s->denials[s->n].unit);
+                free(s->denials[s->n].reason);
+                return false;
         }
+        memcpy(s->denials[s->n].run, denial->run, sizeof(denial->run));
+        s->n++;
+        return true;
 }
 
 void denials_flush(Denials *d, const char *run) {
-        for (size_t i = 0; i < d->n_kinds;) {
-                if (run && strcmp(d->kinds[i].run, run) != 0) {
-                        i++;
-                        continue;
+        size_t n_told = 0;
+        Sums sums = {};
+
+        for (size_t i = 0; i < BUCKETS; i++)
+                for (Kind **at = &d->buckets[i]; *at;) {
+                        Denial *denial = &(*at)->denial;
+
+                        if (run && strcmp(denial->run, run) != 0) {
+                                at = &(*at)->next;
+                                continue;
+                        }
+                        if (denial->count > 0 && (n_told++ < DENIALS_LAST_MAX || !add_to_sums(&sums, denial)))
+                                (void) d->tell(denial, true, d->userdata);
+                        forget(d, at);
                 }
-                if (d->kinds[i].count > 0)
-                        tell(d, &d->kinds[i], 0);
-                forget(d, i);
+
+        for (size_t i = 0; i < sums.n; i++) {
+                (void) d->tell(&sums.denials[i], true, d->userdata);
+                free(sums.denials[i].unit);
+                free(sums.denials[i].reason);
         }
 }
 

@@ -2,8 +2,10 @@
 #pragma once
 
 /* Denials on their way to the audit log: the first of its kind at once, its repetitions counted and told every
- * ten seconds, so that a guest that knocks a thousand times a second writes six records a minute. No I/O, no clock. */
+ * ten seconds, so that a guest that knocks a thousand times a second writes six records a minute. No I/O, no clock.
+ * Nothing that was counted is lost: the counts of all records of a run are the number of its denials. */
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -12,6 +14,7 @@
 
 enum {
         DENIALS_WINDOW_USEC = 10 * 1000 * 1000,
+        DENIALS_LAST_MAX = 64,
         DENIALS_MAX = 1024, /* kinds of one run at a time; beyond it, the rest is told as one kind */
 };
 
@@ -22,12 +25,13 @@ typedef struct Denial {
         uint16_t port;
         uint64_t count;      /* since the last time it was told */
         uint64_t told_usec;
+        bool told;           /* at all */
 } Denial;
 
 typedef struct Denials Denials;
 
-/* Writes one record about `d`, which stands for d->count denials. */
-typedef void (*DenialTell)(const Denial *d, void *userdata);
+/* Writes one record about `d`, which stands for d->count denials. False: not now, again later; with `last` there is no later. */
+typedef bool (*DenialTell)(const Denial *d, bool last, void *userdata);
 
 int denials_new(Denials **ret, DenialTell tell, void *userdata);
 Denials *denials_free(Denials *d);
@@ -39,7 +43,7 @@ int denials_add(Denials *d, uint64_t now, const Denial *denial);
 /* Tells what is due. Call once a second or so. */
 void denials_tick(Denials *d, uint64_t now);
 
-/* Tells what is left of one run (NULL: of all) and forgets it. */
+/* Tells what is left of one run (NULL: of all) and forgets it: DENIALS_LAST_MAX kinds, and the rest in sum by event and reason. */
 void denials_flush(Denials *d, const char *run);
 
 size_t denials_count(const Denials *d);

@@ -51,6 +51,7 @@ struct EgressRun {
         EgressGrant *grants;         /* owned */
         size_t n_grants;
         uint64_t n_records;          /* audit records written for it by this process */
+        size_t n_requests;           /* under way; egressd-request.c */
 };
 
 enum {

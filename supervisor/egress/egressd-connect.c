@@ -50,7 +50,7 @@ static int admit(Egressd *e, EgressRun *run, Verdict *v) {
         return r < 0 ? r : 0;
 }
 
-int egressd_on_look(IpcCall *call, json_t *params, void *userdata) {
+static int look(IpcCall *call, json_t *params, void *userdata) {
         const char *verdict;
         Egressd *e = userdata;
         EgressRun *run = egress_state_find(e->state, ipc_call_peer(call)->run);
@@ -88,7 +88,7 @@ static int connect_within(Egressd *e, EgressRun *run, IpcCall *call, const Quest
         return request_begin_recorded(e, run, call, question, v, "pass");
 }
 
-int egressd_on_connect(IpcCall *call, json_t *params, void *userdata) {
+static int ask(IpcCall *call, json_t *params, void *userdata) {
         const Peer *peer = ipc_call_peer(call);
         bool for_inject = peer->roles & PEER_INJECT;
         Egressd *e = userdata;
@@ -119,8 +119,12 @@ int egressd_on_connect(IpcCall *call, json_t *params, void *userdata) {
         return request_begin(e, run, call, &question, &v);
 }
 
-static void on_close_recorded(int r, void *userdata) {
-        egressd_note_audit(userdata, r);
+int egressd_on_look(IpcCall *call, json_t *params, void *userdata) {
+        return egressd_take_turn(userdata, call, params, look);
+}
+
+int egressd_on_connect(IpcCall *call, json_t *params, void *userdata) {
+        return egressd_take_turn(userdata, call, params, ask);
 }
 
 int egressd_on_done(IpcCall *call, json_t *params, void *userdata) {
@@ -149,7 +153,7 @@ int egressd_on_done(IpcCall *call, json_t *params, void *userdata) {
         r = egressd_record(e, run, "conn.close", peer->unit,
                            json_pack("{s:I, s:s, s:i, s:s, s:I, s:I, s:I}", "grant", (json_int_t) id, "name", g->name, "port", g->port,
                                      "rule", g->rule, "bytes_in", (json_int_t) in, "bytes_out", (json_int_t) out,
-                                     "duration_us", (json_int_t) duration), on_close_recorded, e);
+                                     "duration_us", (json_int_t) duration), NULL, NULL);
         if (r < 0)
                 log_warning_errno(r, "run %s: the end of a connection to %s could not be recorded", run->id, g->name);
 

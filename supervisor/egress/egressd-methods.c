@@ -35,7 +35,6 @@ static void on_registered(int r, void *userdata) {
         _cleanup_(registration_freep) Registration *g = userdata;
         EgressRun *run = egress_state_find(g->egressd->state, g->run);
 
-        egressd_note_audit(g->egressd, r);
         if (r < 0 || !run) {
                 /* Not recorded, so it did not happen. */
                 if (run) {
@@ -127,6 +126,7 @@ static int on_release(IpcCall *call, json_t *params, void *userdata) {
         if (!run)
                 return ipc_call_reply(call, NULL); /* what is asked for is so already */
 
+        egressd_turns_forget(e, run);
         egressd_requests_cancel(e, run);
         egressd_revoke(e, run, 0);
         denials_flush(e->denials, run->id);
@@ -140,7 +140,6 @@ static int on_release(IpcCall *call, json_t *params, void *userdata) {
 /* ---- Resolve ---- */
 
 typedef struct Answer {
-        Egressd *egressd; /* borrowed */
         IpcCall *call;    /* ref */
         json_t *params;   /* ref */
 } Answer;
@@ -158,7 +157,6 @@ DEFINE_CLEANUP(Answer *, answer_free)
 static void on_name_recorded(int r, void *userdata) {
         _cleanup_(answer_freep) Answer *a = userdata;
 
-        egressd_note_audit(a->egressd, r);
         if (r < 0)
                 (void) ipc_call_refuse(a->call, "Unavailable", "the audit log did not take the record");
         else
@@ -185,7 +183,6 @@ static int answer_name(Egressd *e, EgressRun *run, IpcCall *call, const char *na
         a = calloc(1, sizeof(*a));
         if (!a)
                 return -ENOMEM;
-        a->egressd = e;
         a->call = ipc_call_ref(call);
         a->params = json_pack("{s:s, s:s, s:i, s:s}", "verdict", "allow", "address", address_format(&synthetic, text),
                               "ttl", EGRESSD_SYNTHETIC_TTL, "rule", rule);
@@ -202,7 +199,7 @@ static int answer_name(Egressd *e, EgressRun *run, IpcCall *call, const char *na
         return 0;
 }
 
-static int on_resolve(IpcCall *call, json_t *params, void *userdata) {
+static int resolve(IpcCall *call, json_t *params, void *userdata) {
         const char *name = NULL, *qtype = NULL, *rule = "default";
         JsonReader reader = {};
         Egressd *e = userdata;
@@ -237,6 +234,10 @@ static int on_resolve(IpcCall *call, json_t *params, void *userdata) {
                 return refuse_name(e, run, call, rule, normal, "name-budget", qtype);
 
         return answer_name(e, run, call, normal, rule, address, new);
+}
+
+static int on_resolve(IpcCall *call, json_t *params, void *userdata) {
+        return egressd_take_turn(userdata, call, params, resolve);
 }
 
 /* ---- Refused ---- */

@@ -20,7 +20,9 @@ enum {
         EGRESSD_UNWATCHED_USEC = 10 * 1000 * 1000,
         EGRESSD_GRANT_USEC = 30 * 1000 * 1000, /* for new connects */
         EGRESSD_REQUESTS_MAX = 512,
+        EGRESSD_REQUESTS_OF_RUN_MAX = 192,     /* more than a proxy and an inject have under way */
         EGRESSD_RECORDS_MAX = 50000,           /* audit records of one run */
+        EGRESSD_DENIALS_PENDING_MAX = 32,      /* records of denials of one run that auditd has not yet taken */
         EGRESSD_NETWORKS_MAX = 64,
         EGRESSD_SYNTHETIC_TTL = 300,
 };
@@ -44,10 +46,12 @@ struct Egressd {
         Watcher *watchers;          /* owned; egressd-watch.c */
         EgressRequest *requests;    /* owned; egressd-request.c */
         size_t n_requests;
+        struct FairQueue *turns;    /* owned; egressd-turns.c */
+        sd_event_source *turn;      /* owned */
         sd_event_source *beat;      /* owned */
         uint64_t n_beats;
         bool ping_pending;
-        bool audit_works;           /* as of the last ping or record */
+        bool audit_works;           /* as of the last ping; until there was one, so it is hoped: a grant needs its record anyway */
         uint64_t audit_lost_usec;   /* since when it does not; 0: it does */
 };
 
@@ -63,7 +67,14 @@ void egressd_watchers_done(Egressd *e);
 /* Takes the grants of a run (those of one cgroup, unless it is 0) out of the map, tells their owners, forgets them. */
 void egressd_revoke(Egressd *e, EgressRun *run, uint64_t cgroup);
 
+/* egressd-turns.c: runs what a run asks when it is that run's turn. The value is an IpcHandler's. */
+int egressd_take_turn(Egressd *e, IpcCall *call, json_t *params, IpcHandler handler);
+void egressd_turns_forget(Egressd *e, const EgressRun *run);
+int egressd_start_turns(Egressd *e);
+void egressd_turns_done(Egressd *e);
+
 /* egressd-record.c: what is written to the audit log. */
+/* What came of a ping. (That one record was not taken is the business of what it was about, not of every run.) */
 void egressd_note_audit(Egressd *e, int r);
 int egressd_record(Egressd *e, EgressRun *run, const char *event, const char *actor, json_t *data, AuditDone done, void *userdata);
 /* A denial, or `count` of them: counted, told, aggregated. `name` and `detail` may be text from the guest. */

@@ -49,25 +49,25 @@ int egressd_record(Egressd *e, EgressRun *run, const char *event, const char *ac
         return record(e, run, run->id, event, actor, data, done, userdata);
 }
 
-static void on_denial_told(int r, void *userdata) {
-        egressd_note_audit(userdata, r);
-}
-
-static void tell_denial(const Denial *d, void *userdata) {
+static bool tell_denial(const Denial *d, bool last, void *userdata) {
         Egressd *e = userdata;
         EgressRun *run = egress_state_find(e->state, d->run);
         json_t *data;
         int r;
 
-        /* Over its budget a run is denied everything; one record said so, and no more follow. */
-        if (run && egressd_over_budget(run) && strcmp(d->reason, "record-budget") != 0)
-                return;
+        /* Over its budget a run is denied everything; one record said so, and no more follow until its end. */
+        if (!last && run && egressd_over_budget(run) && strcmp(d->reason, "record-budget") != 0)
+                return false;
+        /* What waits behind too many others is not taken in time, and holds up what the run is allowed. */
+        if (!last && audit_pending(e->audit, d->run) >= EGRESSD_DENIALS_PENDING_MAX)
+                return false;
 
         data = json_pack("{s:s, s:s, s:s, s:i, s:I, s:s*}", "name", d->name, "rule", d->rule, "reason", d->reason,
                          "port", d->port, "count", (json_int_t) d->count, "detail", d->detail);
-        r = record(e, run, d->run, d->event, d->unit, data, on_denial_told, e);
+        r = record(e, run, d->run, d->event, d->unit, data, NULL, NULL);
         if (r < 0)
                 log_warning_errno(r, "run %s: a denial of %s could not be recorded", d->run, d->name);
+        return r >= 0;
 }
 
 int egressd_new_denials(Egressd *e) {

@@ -50,6 +50,8 @@ static EgressRequest *request_free(EgressRequest *q) {
                 if (q->next)
                         q->next->prev = q->prev;
                 q->egressd->n_requests--;
+                if (q->run)
+                        q->run->n_requests--;
         }
         free(q);
         return NULL;
@@ -71,7 +73,7 @@ static int request_new(EgressRequest **ret, Egressd *e, EgressRun *run, IpcCall 
 
         assert(v->rule);
 
-        if (e->n_requests >= EGRESSD_REQUESTS_MAX)
+        if (e->n_requests >= EGRESSD_REQUESTS_MAX || run->n_requests >= EGRESSD_REQUESTS_OF_RUN_MAX)
                 return -EBUSY;
 
         q = calloc(1, sizeof(*q));
@@ -98,6 +100,7 @@ static int request_new(EgressRequest **ret, Egressd *e, EgressRun *run, IpcCall 
                 q->next->prev = &q->next;
         e->requests = q;
         e->n_requests++;
+        run->n_requests++;
         *ret = TAKE_PTR(q);
         return 0;
 }
@@ -105,6 +108,7 @@ static int request_new(EgressRequest **ret, Egressd *e, EgressRun *run, IpcCall 
 static void request_cancel(EgressRequest *q) {
         (void) ipc_call_refuse(q->call, "Unavailable", "the run is released");
         q->cancelled = true;
+        q->run->n_requests--;
         q->run = NULL;
         if (!q->recording)
                 (void) request_free(q);
@@ -157,7 +161,6 @@ static void request_on_recorded(int r, void *userdata) {
         EgressRequest *q = userdata;
 
         q->recording = false;
-        egressd_note_audit(q->egressd, r);
         if (q->cancelled) {
                 (void) request_free(q);
                 return;

@@ -80,7 +80,7 @@ int egressd_watch(Egressd *e, IpcCall *call) {
                 return -ENOMEM;
         *w = (Watcher) { .next = e->watchers, .call = ipc_call_ref(call), .cgroup = peer->cgroup_id };
         e->watchers = w;
-        if (e->audit_works)
+        if (e->audit_works && e->n_beats > 0)
                 notify(e, w, NULL);
         return 0;
 }

@@ -68,6 +68,7 @@ int egressd_new(Egressd **ret, sd_event *event) {
         if (!e)
                 return -ENOMEM;
         e->event = sd_event_ref(event);
+        e->audit_works = true;
 
         r = egress_state_open(&e->state, EGRESSD_STATE_DIR, "", &fresh);
         if (r < 0)
@@ -85,6 +86,9 @@ int egressd_new(Egressd **ret, sd_event *event) {
         if (r < 0)
                 return log_error_errno(r, "cannot read the host's configuration");
         r = egressd_new_denials(e);
+        if (r < 0)
+                return r;
+        r = egressd_start_turns(e);
         if (r < 0)
                 return r;
         r = audit_client_new(&e->audit, event);
@@ -106,6 +110,7 @@ Egressd *egressd_free(Egressd *e) {
                 return NULL;
 
         sd_event_source_disable_unref(e->beat);
+        egressd_turns_done(e);
         egressd_requests_done(e);
         egressd_watchers_done(e);
         ipc_server_free(e->server);

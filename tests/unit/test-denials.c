@@ -18,14 +18,22 @@ typedef struct Told {
         size_t n;
         uint64_t sum;
         char last[512];
+        size_t room; /* so many more may be told now; 0: any number */
+        bool full;
 } Told;
 
-static void on_tell(const Denial *d, void *userdata) {
+static bool on_tell(const Denial *d, bool last, void *userdata) {
         Told *told = userdata;
+
+        if (told->full && !last)
+                return false;
+        if (told->room > 0 && --told->room == 0)
+                told->full = true;
 
         told->n++;
         told->sum += d->count;
         (void) snprintf(told->last, sizeof(told->last), "%s %s %s %u %lu", d->run, d->rule, d->name, d->port, (unsigned long) d->count);
+        return true;
 }
 
 static Denial make(const char *run, const char *name, uint16_t port) {
@@ -104,7 +112,55 @@ static void test_flood(void **state) {
         assert_return_code(denials_add(d, 0, &other), 0);
         assert_string_equal(told.last, "r000000000002 default a.example 443 1");
         denials_flush(d, NULL);
-        assert_int_equal(told.sum, 5001);
+        assert_int_equal(told.sum, 5001); /* the sum of all records is what there was */
+}
+
+/* Whoever writes the records may have enough to do: what was not told is told later, with what came meanwhile. */
+static void test_not_now(void **state) {
+        _cleanup_(denials_freep) Denials *d = NULL;
+        Denial one = make("r000000000001", "a.example", 443), two = make("r000000000001", "b.example", 443);
+        Told told = { .full = true };
+
+        assert_return_code(denials_new(&d, on_tell, &told), 0);
+        for (int i = 0; i < 3; i++)
+                assert_return_code(denials_add(d, SECOND, &one), 0);
+        assert_return_code(denials_add(d, SECOND, &two), 0);
+        denials_tick(d, 2 * SECOND);
+        assert_int_equal(told.n, 0);
+        assert_int_equal(denials_count(d), 2);
+
+        told = (Told) { .room = 1 };
+        denials_tick(d, 3 * SECOND);
+        assert_int_equal(told.n, 1);
+        told.full = false;
+        denials_tick(d, 4 * SECOND);
+        assert_int_equal(told.n, 2);
+        assert_int_equal(told.sum, 4);
+        denials_tick(d, 20 * SECOND);
+        assert_int_equal(denials_count(d), 0);
+}
+
+/* At the end there is no later, but there is a limit: the rest is told in sum. */
+static void test_last_words(void **state) {
+        _cleanup_(denials_freep) Denials *d = NULL;
+        Told told = { .full = true };
+        char name[64];
+
+        assert_return_code(denials_new(&d, on_tell, &told), 0);
+        for (int i = 0; i < 500; i++) {
+                Denial one;
+
+                (void) snprintf(name, sizeof(name), "n%d.example", i);
+                one = make("r000000000001", name, 443);
+                if (i % 2)
+                        one.reason = (char *) "port";
+                one.count = 3;
+                assert_return_code(denials_add(d, 0, &one), 0);
+        }
+        denials_flush(d, "r000000000001");
+        assert_int_equal(told.sum, 1500);
+        assert_int_equal(told.n, DENIALS_LAST_MAX + 2);
+        assert_int_equal(denials_count(d), 0);
 }
 
 /* One that stands for several, as the proxy counts what it refused by itself. */
@@ -130,6 +186,8 @@ int main(void) {
                 cmocka_unit_test(test_flush),
                 cmocka_unit_test(test_flood),
                 cmocka_unit_test(test_many_at_once),
+                cmocka_unit_test(test_not_now),
+                cmocka_unit_test(test_last_words),
         };
 
         return cmocka_run_group_tests(tests, NULL, NULL);
