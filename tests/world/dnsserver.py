@@ -2,7 +2,8 @@
 """An authoritative DNS server (RFC 1035, UDP and TCP) for the few names of a zone file.
 
 The zone is JSON, read anew whenever it changes: {"api.example.org": {"A": ["203.0.113.10"], "ttl": 60}} with
-"A", "AAAA", "CNAME", and "answers": a list of such objects to give in turn. Other names do not exist.
+"A", "AAAA", "CNAME", and "answers": a list of such objects to give in turn, to questions of each type; "rcode": a number to answer instead;
+"tcp": true: over UDP the answer is truncated; "silent": true: no answer at all. Other names do not exist.
 """
 
 import ipaddress
@@ -10,6 +11,7 @@ import json
 import os
 import socketserver
 import struct
+import sys
 import threading
 import time
 
@@ -37,7 +39,7 @@ class Zone:
         self.lock = threading.Lock()
         self.stamp, self.names, self.turns = None, {}, {}
 
-    def find(self, name):
+    def find(self, name, qtype):
         with self.lock:
             stamp = os.stat(self.path).st_mtime_ns
             if stamp != self.stamp:
@@ -46,8 +48,8 @@ class Zone:
                 self.stamp, self.turns = stamp, {}
             entry = self.names.get(name.lower())
             if entry and "answers" in entry:
-                turn = self.turns.get(name, 0)
-                self.turns[name] = turn + 1
+                turn = self.turns.get((name, qtype), 0)
+                self.turns[name, qtype] = turn + 1
                 entry = entry["answers"][min(turn, len(entry["answers"]) - 1)]
             return entry
 
@@ -55,7 +57,7 @@ class Zone:
         with self.lock, open(self.log_path, "a", encoding="utf-8") as f:
             f.write(json.dumps({"time": time.time(), "client": client, "name": name, "type": qtype}) + "\n")
 
-    def answer(self, query, client):
+    def answer(self, query, client, tcp):
         """The whole reply to one query, or None for what is no query."""
         if len(query) < 17:
             return None
@@ -66,21 +68,26 @@ class Zone:
         qtype, _ = struct.unpack("!HH", query[end:end + 4])
         self.note(client, name, qtype)
 
-        records, entry, owner = [], self.find(name), name
-        known = entry is not None
-        while entry is not None:
+        records, entry, owner = [], self.find(name, qtype), name
+        rcode, flags = 0 if entry is not None else 3, 0x8400 | (flags & 0x0100)
+        if entry and entry.get("silent"):
+            return None
+        if entry and ("rcode" in entry or (entry.get("tcp") and not tcp)):
+            rcode, flags = entry.get("rcode", 0), flags | (0x0200 if entry.get("tcp") else 0)
+            entry = None
+        while entry is not None and len(records) < 20:
             ttl = entry.get("ttl", 60)
             if "CNAME" in entry:
                 records.append((owner, 5, ttl, encode_name(entry["CNAME"])))
                 owner = entry["CNAME"]
-                entry = self.find(owner)
+                entry = self.find(owner, qtype)
                 continue
             for kind in ("A", "AAAA"):
                 if qtype == TYPES[kind]:
                     records += [(owner, qtype, ttl, ipaddress.ip_address(a).packed) for a in entry.get(kind, [])]
             break
 
-        head = struct.pack("!HHHHHH", ident, 0x8400 | (flags & 0x0100) | (0 if known else 3), 1, len(records), 0, 0)
+        head = struct.pack("!HHHHHH", ident, flags | rcode, 1, len(records), 0, 0)
         body = b"".join(encode_name(o) + struct.pack("!HHIH", t, 1, ttl, len(d)) + d for o, t, ttl, d in records)
         return head + query[12:end + 4] + body
 
@@ -88,7 +95,7 @@ class Zone:
 class Udp(socketserver.BaseRequestHandler):
     def handle(self):
         data, sock = self.request
-        reply = self.server.zone.answer(data, self.client_address[0])
+        reply = self.server.zone.answer(data, self.client_address[0], False)
         if reply:
             sock.sendto(reply, self.client_address)
 
@@ -101,7 +108,7 @@ class Tcp(socketserver.StreamRequestHandler):
             head = self.rfile.read(2)
             if len(head) < 2:
                 return
-            reply = self.server.zone.answer(self.rfile.read(struct.unpack("!H", head)[0]), self.client_address[0])
+            reply = self.server.zone.answer(self.rfile.read(struct.unpack("!H", head)[0]), self.client_address[0], True)
             if not reply:
                 return
             self.wfile.write(struct.pack("!H", len(reply)) + reply)
@@ -122,3 +129,9 @@ def serve(address, zone_path, log_path):
     for server in (UdpServer(address, Udp), TcpServer(address, Tcp)):
         server.zone = zone
         threading.Thread(target=server.serve_forever, daemon=True).start()
+
+
+if __name__ == "__main__":  # ADDRESS ZONE LOG: a server of its own, until its input ends
+    serve((sys.argv[1], 53), sys.argv[2], sys.argv[3])
+    print("ready", flush=True)
+    sys.stdin.read()

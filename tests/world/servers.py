@@ -2,6 +2,7 @@
 """What the HTTP servers of the world share: threads, a log of JSON lines, TLS whose handshake belongs to its connection."""
 
 import json
+import socket
 import ssl
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -12,6 +13,7 @@ class Server(ThreadingHTTPServer):
     request_queue_size = 512
 
     def __init__(self, address, handler, log_path):
+        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         super().__init__(address, handler)
         self.log_path = log_path
         self.lock = threading.Lock()

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The other side of the demo and of the tests: a network namespace with everything that a run may reach.
 
-203.0.113.0/24 (TEST-NET-3, RFC 5737) and no way out. The namespace belongs to one server process and goes with it;
-it is joined to a booted image by a veth pair, whose other end is `uplink0`, 203.0.113.1.
+203.0.113.0/24 (TEST-NET-3, RFC 5737), 2001:db8:113::/64 (RFC 3849) and no way out. The namespace belongs to one server process and goes with it;
+it is joined to a booted image by a veth pair, whose other end is `uplink0`, 203.0.113.1 and 2001:db8:113::1.
 
     world = World(directory)      # certificates, zone, files for the image's /etc
     world.start()
@@ -28,6 +28,7 @@ RESOLVER = "203.0.113.53"
 PROVIDER = "203.0.113.10"
 GIT = "203.0.113.11"
 ORIGIN = "203.0.113.12"
+ORIGIN6, GATEWAY6 = "2001:db8:113::12", "2001:db8:113::1"
 OTHER = "203.0.113.13"   # serves as well, but no policy names it
 
 ZONE = {
@@ -103,7 +104,7 @@ class World:
         shutil.rmtree(etc, ignore_errors=True)
         os.makedirs(os.path.join(etc, "anchorhold/upstream-ca.d"))
         shutil.copy(self.path("world.pem"), os.path.join(etc, "anchorhold/upstream-ca.d/world.pem"))
-        files = {"host.json": {"accel": "tcg", "resolvers": [RESOLVER], "networks": ["203.0.113.0/24"], "max_runs": 3}}
+        files = {"host.json": {"accel": "tcg", "resolvers": [RESOLVER], "networks": ["203.0.113.0/24", "2001:db8:113::/64"], "max_runs": 3}}
         files.update({"policy/%s/%s.json" % (kind, name): value for kind, name, value in policies})
         for name, value in files.items():
             path = os.path.join(etc, "anchorhold", name)
@@ -130,8 +131,10 @@ class World:
         run(*there, "ip", "link", "add", "world0", "type", "veth", "peer", "name", "uplink0", "netns", str(pid))
         for address in (PROVIDER, GIT, ORIGIN, OTHER, RESOLVER):
             run(*there, "ip", "address", "add", address + "/24", "dev", "world0")
+        run(*there, "ip", "address", "add", ORIGIN6 + "/64", "dev", "world0", "nodad")
         run(*there, "ip", "link", "set", "world0", "up")
         run(*inside, "ip", "address", "add", GATEWAY + "/24", "dev", "uplink0")
+        run(*inside, "ip", "address", "add", GATEWAY6 + "/64", "dev", "uplink0", "nodad")
         run(*inside, "ip", "link", "set", "uplink0", "up")
 
     def stop(self):
@@ -169,14 +172,16 @@ def main():
         return os.path.join(directory, name)
 
     # addresses come when the world is joined; until then they can be bound all the same
-    with open("/proc/sys/net/ipv4/ip_nonlocal_bind", "w", encoding="ascii") as f:
-        f.write("1")
+    for family in ("ipv4", "ipv6"):
+        with open("/proc/sys/net/%s/ip_nonlocal_bind" % family, "w", encoding="ascii") as f:
+            f.write("1")
     run("ip", "link", "set", "lo", "up")
     cert, key = path("server.pem"), path("server.key")
     provider.serve((PROVIDER, 443), cert, key, path("provider.jsonl"), script, delay)
     gitserver.serve((GIT, 443), cert, key, path("git"), path("git.jsonl"))
     origin.serve((ORIGIN, 443), path("origin.jsonl"), cert, key)
     origin.serve((ORIGIN, 80), path("origin.jsonl"))
+    origin.serve((ORIGIN6, 80), path("origin.jsonl"))
     origin.serve((OTHER, 443), path("other.jsonl"), cert, key)
     origin.serve((OTHER, 80), path("other.jsonl"))
     origin.serve_echo((ORIGIN, ECHO_PORT))
