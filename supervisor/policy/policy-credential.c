@@ -136,6 +136,6 @@ void policy_check_credential(Policy *p, PolicyObject *o) {
         (void) node_strings(&top, "hosts", NODE_REQUIRED, 1, 64, check_host_name, &c->hosts);
         check_ports(&top, c);
         (void) node_strings(&top, "methods", 0, 1, 32, check_method, &c->methods);
-        (void) node_strings(&top, "paths", 0, 1, 256, check_path_prefix, &c->paths);
+        (void) node_strings(&top, "paths", 0, 1, 256, check_path_pattern, &c->paths);
         check_places(&top, c);
 }

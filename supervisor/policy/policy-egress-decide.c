@@ -1,360 +1,330 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 
 /*
- * Asking a compiled egress policy. Pure functions.
+ * Asking a compiled egress policy. Pure functions; the cost does not depend on how many rules there are (policy-rules.c).
  *
- * Which rule decides:
+ * Which rule of a set decides:
  *
  *  1. The permissions with the most specific pattern that covers the name are the ones that count: an exact
- *     name before any wildcard, a longer wildcard before a shorter one. They replace less specific ones
- *     altogether, so that an operator who names a host narrows what a wildcard gave it.
+ *     name before any wildcard, a longer wildcard before a shorter one; of networks, the smaller one. They replace less specific
+ *     ones altogether, so that an operator who names a host narrows what a wildcard gave it.
  *  2. A denial that matches (name, port, method, path) and whose pattern is more specific than that
  *     permission's wins; a less specific one loses.
- *  3. At equal patterns, the longer matching path prefix wins, no path being the shortest; at equal length, the
+ *  3. At equal patterns, the matching path with more literal text wins, no path having none; at equal length, the
  *     denial.
+ *
+ * A policy has two sets: its file's, and what operators added while the run was under way.
+ *
+ *  4. A live denial that stands against the live permissions by these rules beats whatever the file says.
+ *  5. A live permission adds to the file's permissions and never narrows them; the file's denials stand against it as against
+ *     any permission.
  *
  * Before a request has been seen, method and path are not known: then a permission by path or method counts as
  * able to match, a denial by path or method cannot decide yet, and the verdict of a connection that any of these
  * may concern is "inspect", since only someone who sees the requests can finish the decision.
  */
 
-#include <ctype.h>
 #include <errno.h>
 #include <limits.h>
 #include <string.h>
 
-#include "policy/policy-internal.h"
+#include "policy/policy-egress.h"
 
-/* ---- paths ---- */
+enum { PATH_UNKNOWN = INT_MAX }; /* longer than any path that a rule can have */
 
-static int hex_value(char c) {
-        if (c >= '0' && c <= '9')
-                return c - '0';
-        c = (char) tolower((unsigned char) c);
-        return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+typedef struct Request {
+        const char *method;  /* NULL: not known yet */
+        const PathText *path;
+} Request;
+
+/* The rule of a group that fits best, NULL if none does, and how much of its path is literal. */
+typedef struct Fit {
+        const EgressRule *rule;
+        int path;
+} Fit;
+
+/* What one set says about one question. */
+typedef struct Said {
+        const EgressRules *set;
+        const EgressNode *nodes[EGRESS_COVERING_MAX];
+        size_t n_nodes;
+        const EgressNode *level;     /* whose permissions count; NULL if there are none */
+        const EgressGroup *group;    /* of these, for this port */
+        Fit allow;
+} Said;
+
+static uint64_t method_bit(const EgressRules *s, const char *method) {
+        for (size_t i = 0; i < s->n_methods; i++)
+                if (strcmp(s->methods[i], method) == 0)
+                        return UINT64_C(1) << i;
+        return UINT64_C(1) << (EGRESS_METHODS_MAX - 1);
 }
 
-/* Would a server that decodes, collapses or resolves see another path than the one written? */
-static bool path_is_plain(const char *path, size_t n) {
-        for (size_t i = 0; i < n; i++) {
-                unsigned char c = (unsigned char) path[i];
+static void improve(const EgressRules *s, Fit *best, uint32_t rule, int path) {
+        if (path > best->path || (path == best->path && &s->rules[rule] < best->rule))
+                *best = (Fit) { &s->rules[rule], path };
+}
 
-                if (c <= ' ' || c == 0x7f || c == '\\' || c == '#')
-                        return false;
+/* The last head that is not behind the path in the order of bytes: it, or one of its parents, is the longest that begins it. */
+static uint32_t last_head_before(const EgressRules *s, const EgressGroup *g, const PathText *path) {
+        uint32_t low = g->heads, high = low + g->n_heads;
 
-                if (c == '%') {
-                        int high, low, v;
+        while (low < high) {
+                uint32_t middle = low + (high - low) / 2;
+                const EgressHead *h = &s->heads[middle];
+                int c = memcmp(h->bytes, path->bytes, h->n < path->n ? h->n : path->n);
 
-                        high = i + 1 < n ? hex_value(path[i + 1]) : -1;
-                        low = i + 2 < n ? hex_value(path[i + 2]) : -1;
-                        if (high < 0 || low < 0)
-                                return false;
-                        v = high * 16 + low;
-                        if (v < 0x80 && (isalnum(v) || v < ' ' || v == 0x7f || strchr("-._~/\\%", v)))
-                                return false;
-                        i += 2;
-                }
-
-                if (c == '/' && i + 1 < n) {
-                        const char *segment = path + i + 1;
-                        size_t left = n - i - 1, dots;
-
-                        if (*segment == '/')
-                                return false;
-                        dots = strspn(segment, ".");
-                        /* "." and "..", also with parameters behind a semicolon, which some servers drop */
-                        if (dots >= 1 && dots <= 2 && (dots >= left || segment[dots] == '/' || segment[dots] == ';'))
-                                return false;
-                }
+                if (c < 0 || (c == 0 && h->n <= path->n))
+                        low = middle + 1;
+                else
+                        high = middle;
         }
-
-        return true;
+        return low > g->heads ? low - 1 : EGRESS_NO_RULE;
 }
 
-/* The length of a request path without its query; -1 if it cannot be compared with a prefix. */
-static ssize_t path_length(const char *path) {
-        size_t n = strcspn(path, "?");
+static Fit fit_request(const EgressRules *s, const EgressGroup *g, bool deny, const Request *q) {
+        uint64_t bit = method_bit(s, q->method);
+        Fit best = { .path = -1 };
 
-        return path[0] == '/' && path_is_plain(path, n) ? (ssize_t) n : -1;
+        for (size_t i = 0; i < g->n_open; i++)
+                if (s->entries[g->open + i].methods & bit) {
+                        improve(s, &best, s->entries[g->open + i].rule, 0);
+                        break;
+                }
+        if (g->n_heads == 0)
+                return best;
+
+        /* a path that can be read in two ways is outside every permission and inside every denial */
+        for (size_t i = 0; q->path->ambiguous && deny && i < g->n_odd; i++)
+                if (s->entries[g->odd + i].methods & bit)
+                        return (Fit) { &s->rules[s->entries[g->odd + i].rule], PATH_UNKNOWN };
+        if (q->path->ambiguous)
+                return best;
+
+        for (uint32_t i = last_head_before(s, g, q->path); i != EGRESS_NO_RULE; i = s->heads[i].parent)
+                for (uint32_t k = s->heads[i].first; k < s->heads[i].first + s->heads[i].n_entries; k++) {
+                        const EgressEntry *e = &s->entries[k];
+
+                        if ((e->methods & bit) && path_pattern_matches(e->pattern, q->path))
+                                improve(s, &best, e->rule, e->pattern->n_bytes);
+                }
+        return best;
 }
 
-static bool prefix_covers(const char *prefix, const char *path, size_t n) {
-        size_t m = strlen(prefix);
+static Fit fit_group(const EgressRules *s, const EgressGroup *g, bool deny, const Request *q) {
+        const EgressRule *r;
 
-        if (m > n || memcmp(prefix, path, m) != 0)
-                return false;
-        return m == n || prefix[m - 1] == '/' || path[m] == '/';
+        if (q->method)
+                return fit_request(s, g, deny, q);
+        if (deny)
+                return g->unconditional == EGRESS_NO_RULE ? (Fit) { .path = -1 } : (Fit) { &s->rules[g->unconditional], 0 };
+
+        /* the most that a later request could match */
+        r = &s->rules[g->connect];
+        return (Fit) { r, r->n_paths > 0 ? PATH_UNKNOWN : 0 };
 }
 
-/* The length of the longest prefix that covers the path; -1 if none does. */
-static ssize_t longest_prefix(const json_t *prefixes, const char *path) {
-        ssize_t longest = -1, n;
+static void ask(const EgressRules *s, const char *subject, uint16_t port, const Request *q, Said *ret) {
+        ret->set = s;
+        ret->n_nodes = egress_rules_covering(s, subject, ret->nodes);
+        ret->level = NULL;
+        ret->group = NULL;
+        ret->allow = (Fit) { .path = -1 };
 
-        n = path_length(path);
-        if (n < 0)
-                return -1;
+        for (size_t i = 0; i < ret->n_nodes && !ret->level; i++)
+                if (ret->nodes[i]->n_groups[false] > 0)
+                        ret->level = ret->nodes[i];
+        if (ret->level)
+                ret->group = egress_node_group(s, ret->level, false, port);
+        if (ret->group)
+                ret->allow = fit_group(s, ret->group, false, q);
+}
 
-        for (size_t i = 0; i < json_array_size(prefixes); i++) {
-                const char *prefix = json_string_value(json_array_get(prefixes, i));
+/* The denial of a set that beats a permission of that specificity and path, NULL if none does. Sets *ret_undecided if one by
+ * method or path could, once a request is known. */
+static const EgressRule *find_deny(const Said *said, unsigned specificity, int allow_path, uint16_t port, const Request *q,
+                                   bool *ret_undecided) {
+        for (size_t i = 0; i < said->n_nodes && said->nodes[i]->specificity >= specificity; i++) {
+                const EgressNode *node = said->nodes[i];
+                const EgressGroup *groups[] = {
+                        egress_node_group(said->set, node, true, 0),
+                        egress_node_group(said->set, node, true, port),
+                };
+                Fit best = { .path = -1 };
 
-                if (prefix && *prefix && prefix_covers(prefix, path, (size_t) n) && (ssize_t) strlen(prefix) > longest)
-                        longest = (ssize_t) strlen(prefix);
+                for (size_t k = 0; k < ELEMENTSOF(groups); k++) {
+                        Fit fit;
+
+                        if (!groups[k])
+                                continue;
+                        if (!q->method && groups[k]->conditional)
+                                *ret_undecided = true;
+                        fit = fit_group(said->set, groups[k], true, q);
+                        if (fit.rule && (node->specificity > specificity || fit.path >= allow_path))
+                                improve(said->set, &best, (uint32_t) (fit.rule - said->set->rules), fit.path);
+                }
+                if (best.rule)
+                        return best.rule;
         }
-
-        return longest;
-}
-
-bool policy_path_matches(const json_t *prefixes, const char *path) {
-        return !prefixes || longest_prefix(prefixes, path) >= 0;
-}
-
-/* ---- rules ---- */
-
-static bool rule_covers_name(const EgressRule *r, const char *name) {
-        size_t n, m;
-
-        if (!r->suffix)
-                return strcmp(r->pattern, name) == 0;
-
-        n = strlen(name);
-        m = strlen(r->suffix);
-        return n > m && strcmp(name + n - m, r->suffix) == 0;
-}
-
-/* NULL if the rule has ports and this is none of them. */
-static const EgressPort *rule_port(const EgressRule *r, uint16_t port) {
-        for (size_t i = 0; i < r->n_ports; i++)
-                if (r->ports[i].port == port)
-                        return &r->ports[i];
         return NULL;
 }
 
-static bool rule_has_method(const EgressRule *r, const char *method) {
-        if (!r->methods)
-                return true;
-
-        for (size_t i = 0; i < json_array_size(r->methods); i++)
-                if (strcmp(json_string_value(json_array_get(r->methods, i)), method) == 0)
-                        return true;
-        return false;
+static void set_rule(EgressDecision *d, const EgressRule *r, const char *reason) {
+        d->rule = r->label;
+        d->file = r->file;
+        d->line = r->line;
+        d->who = r->who;
+        d->reason = reason;
 }
 
-static bool rule_is_conditional(const EgressRule *r) {
-        return r->methods || r->paths;
+static void set_allow(EgressDecision *d, const Said *said, bool undecided) {
+        bool inspect = said->group->protocol == EGRESS_TLS && (said->group->inspect || undecided) && said->allow.rule->subject != EGRESS_NETWORK;
+
+        set_rule(d, said->allow.rule, "allowed");
+        d->verdict = inspect ? EGRESS_INSPECT : EGRESS_PASS;
+        d->protocol = said->group->protocol;
 }
 
-/* The specificity of the permissions that count for this name; 0 if there are none. */
-static unsigned allow_level(const EgressPolicy *p, const char *name) {
-        unsigned level = 0;
+/* No permission matches, and no denial says why: the nearest reason. False if this set has none. */
+static bool set_nearest(EgressDecision *d, const Said *said, const Request *q) {
+        if (!said->level)
+                return false;
 
-        for (size_t i = 0; i < p->n_allow; i++)
-                if (p->allow[i].specificity > level && rule_covers_name(&p->allow[i], name))
-                        level = p->allow[i].specificity;
-        return level;
+        if (said->group) {
+                bool method = q->method && !(said->group->methods & method_bit(said->set, q->method));
+
+                set_rule(d, &said->set->rules[said->group->first], method ? "method" : "path");
+        } else
+                set_rule(d, &said->set->rules[said->level->first_rule[false]], "port");
+        return true;
 }
 
-/* How a rule fits a request that its name and port cover. */
-typedef struct Fit {
-        bool matches;
-        ssize_t path; /* length of the matching prefix, 0 without */
-} Fit;
+static void decide(const EgressPolicy *p, const char *subject, uint16_t port, const Request *q, EgressDecision *ret) {
+        bool undecided = false, live_undecided = false;
+        const EgressRule *live_deny = NULL, *deny;
+        Said files, live = {};
 
-static Fit rule_fit(const EgressRule *r, bool deny, const char *method, const char *path) {
-        ssize_t n;
-
-        if (!method) {
-                if (deny && rule_is_conditional(r))
-                        return (Fit) {};
-                /* the most that a later request could match */
-                return (Fit) { .matches = true, .path = r->paths ? SSIZE_MAX : 0 };
+        /* what stands against a live permission that does not match is not lessened by it */
+        if (p->live) {
+                ask(p->live, subject, port, q, &live);
+                live_deny = find_deny(&live, live.allow.rule ? live.level->specificity : 0, live.allow.path, port, q, &live_undecided);
+        }
+        if (live_deny) {
+                set_rule(ret, live_deny, "denied-by-rule");
+                return;
         }
 
-        if (!rule_has_method(r, method))
-                return (Fit) {};
-        if (!r->paths)
-                return (Fit) { .matches = true };
+        ask(p->files, subject, port, q, &files);
+        deny = find_deny(&files, files.level ? files.level->specificity : 0, files.allow.path, port, q, &undecided);
+        if (files.allow.rule && !deny) {
+                set_allow(ret, &files, undecided || live_undecided);
+                return;
+        }
 
-        /* A path that can be read in two ways is outside every permission and inside every denial. */
-        n = longest_prefix(r->paths, path);
-        if (n < 0 && deny && path_length(path) < 0)
-                return (Fit) { .matches = true, .path = SSIZE_MAX };
-        return (Fit) { .matches = n >= 0, .path = n };
-}
-
-/* What is left when no permission matches: the nearest reason. */
-typedef struct Best {
-        const EgressRule *rule;
-        const EgressPort *port;
-        ssize_t path;
-        const EgressRule *near; /* covers name and port, but not the request */
-        const EgressRule *elsewhere; /* covers the name on another port */
-        bool method_missed;
-} Best;
-
-static Best find_allow(const EgressPolicy *p, unsigned level, const char *name, uint16_t port,
-                       const char *method, const char *path) {
-        Best best = { .path = -1, .method_missed = true };
-
-        for (size_t i = 0; i < p->n_allow; i++) {
-                const EgressRule *r = &p->allow[i];
-                const EgressPort *q;
-                Fit fit;
-
-                if (r->specificity != level || !rule_covers_name(r, name))
-                        continue;
-
-                q = rule_port(r, port);
-                if (!q) {
-                        best.elsewhere = best.elsewhere ?: r;
-                        continue;
-                }
-
-                fit = rule_fit(r, false, method, path);
-                if (!fit.matches) {
-                        best.near = best.near ?: r;
-                        if (method && rule_has_method(r, method))
-                                best.method_missed = false;
-                } else if (fit.path > best.path) {
-                        best.rule = r;
-                        best.port = q;
-                        best.path = fit.path;
+        if (live.allow.rule) {
+                undecided = live_undecided;
+                deny = find_deny(&files, live.level->specificity, live.allow.path, port, q, &undecided);
+                if (!deny) {
+                        set_allow(ret, &live, undecided);
+                        return;
                 }
         }
 
-        return best;
-}
-
-/* The denial that beats a permission of that level and path, NULL if none. Sets *ret_undecided if one by method or path
- * could, once a request is known. */
-static const EgressRule *find_deny(const EgressPolicy *p, unsigned level, ssize_t allow_path, const char *name, uint16_t port,
-                                   const char *method, const char *path, bool *ret_undecided) {
-        const EgressRule *best = NULL;
-        ssize_t best_path = -1;
-
-        for (size_t i = 0; i < p->n_deny; i++) {
-                const EgressRule *r = &p->deny[i];
-                Fit fit;
-
-                if (r->specificity < level || !rule_covers_name(r, name))
-                        continue;
-                if (r->n_ports > 0 && !rule_port(r, port))
-                        continue;
-                if (!method && rule_is_conditional(r)) {
-                        *ret_undecided = true;
-                        continue;
-                }
-
-                fit = rule_fit(r, true, method, path);
-                if (!fit.matches || (r->specificity == level && fit.path < allow_path))
-                        continue;
-                if (!best || r->specificity > best->specificity ||
-                    (r->specificity == best->specificity && fit.path > best_path)) {
-                        best = r;
-                        best_path = fit.path;
-                }
-        }
-
-        return best;
+        if (deny)
+                set_rule(ret, deny, "denied-by-rule");
+        else if (!set_nearest(ret, &files, q) && p->live)
+                (void) set_nearest(ret, &live, q);
 }
 
 void egress_policy_decide(const EgressPolicy *p, const char *name, uint16_t port,
                           const char *method, const char *path, EgressDecision *ret) {
-        bool undecided = false;
-        const EgressRule *deny;
-        char normal[254];
-        unsigned level;
-        Best best;
+        Request q = { .method = method };
+        PathText text;
 
-        *ret = (EgressDecision) { .verdict = EGRESS_DENY, .protocol = EGRESS_RAW, .rule = "default", .reason = "no-rule" };
+        *ret = (EgressDecision) { .verdict = EGRESS_DENY, .protocol = EGRESS_RAW, .rule = "default", .file = "", .reason = "no-rule" };
 
-        if (egress_normalise_name(name, normal) < 0)
-                return;
-        if (method && !path)
-                path = "";
-
-        level = allow_level(p, normal);
-        best = find_allow(p, level, normal, port, method, path);
-
-        deny = find_deny(p, level, best.rule ? best.path : -1, normal, port, method, path, &undecided);
-        if (deny) {
-                ret->rule = deny->label;
-                ret->reason = "denied-by-rule";
-        } else if (best.rule) {
-                bool inspect = best.port->protocol == EGRESS_TLS && (best.rule->inspect || undecided);
-
-                *ret = (EgressDecision) {
-                        .verdict = inspect ? EGRESS_INSPECT : EGRESS_PASS,
-                        .protocol = best.port->protocol,
-                        .rule = best.rule->label,
-                        .reason = "allowed",
-                };
-        } else if (best.near) {
-                ret->rule = best.near->label;
-                ret->reason = best.method_missed ? "method" : "path";
-        } else if (best.elsewhere) {
-                ret->rule = best.elsewhere->label;
-                ret->reason = "port";
+        if (method) {
+                path_text_parse(path ?: "", &text);
+                q.path = &text;
         }
+        decide(p, name, port, &q, ret);
 }
 
-bool egress_policy_knows(const EgressPolicy *p, const char *name, const char **ret_rule) {
-        const char *rule = "default";
-        bool denied = false;
-        char normal[254];
-        unsigned level;
+/* ---- names ---- */
 
-        level = egress_normalise_name(name, normal) < 0 ? 0 : allow_level(p, normal);
+/* Some port of the permissions that count for this name, in one set, at which it may be connected to. */
+static bool set_knows(const EgressPolicy *p, const EgressRules *s, const char *name, EgressDecision *ret_first) {
+        const EgressNode *nodes[EGRESS_COVERING_MAX];
+        size_t n = egress_rules_covering(s, name, nodes);
+        bool first = true;
 
-        for (size_t i = 0; level > 0 && i < p->n_allow; i++) {
-                const EgressRule *r = &p->allow[i];
-
-                if (r->specificity != level || !rule_covers_name(r, normal))
+        for (size_t i = 0; i < n; i++) {
+                if (nodes[i]->n_groups[false] == 0)
                         continue;
-                for (size_t j = 0; j < r->n_ports; j++) {
+                for (size_t k = 0; k < nodes[i]->n_groups[false]; k++) {
                         EgressDecision d;
 
-                        egress_policy_decide(p, normal, r->ports[j].port, NULL, NULL, &d);
-                        if (d.verdict != EGRESS_DENY) {
-                                if (ret_rule)
-                                        *ret_rule = d.rule;
+                        egress_policy_decide(p, name, s->groups[nodes[i]->groups[false] + k].port, NULL, NULL, &d);
+                        if (first || d.verdict != EGRESS_DENY)
+                                *ret_first = d;
+                        if (d.verdict != EGRESS_DENY)
                                 return true;
-                        }
-                        if (!denied)
-                                rule = d.rule;
-                        denied = true;
+                        first = false;
                 }
+                break;
         }
-
-        /* no permission at all, but perhaps a denial that says so */
-        for (size_t i = 0; level == 0 && !denied && i < p->n_deny; i++)
-                if (!rule_is_conditional(&p->deny[i]) && p->deny[i].n_ports == 0 &&
-                    egress_normalise_name(name, normal) == 0 && rule_covers_name(&p->deny[i], normal)) {
-                        rule = p->deny[i].label;
-                        denied = true;
-                }
-
-        if (ret_rule)
-                *ret_rule = rule;
         return false;
 }
 
+/* A denial of the whole name, for lack of any permission. */
+static const EgressRule *find_blanket_deny(const EgressRules *s, const char *name) {
+        const EgressNode *nodes[EGRESS_COVERING_MAX];
+        size_t n = egress_rules_covering(s, name, nodes);
+
+        for (size_t i = 0; i < n; i++) {
+                const EgressGroup *g = egress_node_group(s, nodes[i], true, 0);
+
+                if (g && g->unconditional != EGRESS_NO_RULE)
+                        return &s->rules[g->unconditional];
+        }
+        return NULL;
+}
+
+bool egress_policy_knows(const EgressPolicy *p, const char *name, const char **ret_rule) {
+        EgressDecision d = { .rule = NULL };
+        const EgressRule *blanket;
+        bool known;
+
+        known = set_knows(p, p->files, name, &d) || set_knows(p, p->live, name, &d);
+        if (!known && !d.rule) {
+                blanket = find_blanket_deny(p->live, name) ?: find_blanket_deny(p->files, name);
+                d.rule = blanket ? blanket->label : "default";
+        }
+
+        if (ret_rule)
+                *ret_rule = d.rule;
+        return known;
+}
+
 unsigned egress_policy_name_budget(const EgressPolicy *p, const char *name, const char **ret_pattern) {
-        char normal[254];
-        unsigned level;
+        const EgressRules *sets[] = { p->files, p->live };
+        const EgressNode *counts = NULL;
 
-        if (egress_normalise_name(name, normal) < 0)
+        for (size_t i = 0; i < ELEMENTSOF(sets); i++) {
+                const EgressNode *nodes[EGRESS_COVERING_MAX];
+                size_t n = egress_rules_covering(sets[i], name, nodes);
+
+                for (size_t k = 0; k < n; k++)
+                        if (nodes[k]->n_groups[false] > 0) {
+                                if (!counts || nodes[k]->specificity > counts->specificity)
+                                        counts = nodes[k];
+                                break;
+                        }
+        }
+
+        if (!counts || counts->subject != EGRESS_WILDCARD)
                 return 0;
-
-        level = allow_level(p, normal);
-        if (level == 0 || level == UINT_MAX)
-                return 0;
-
-        for (size_t i = 0; i < p->n_allow; i++)
-                if (p->allow[i].specificity == level && rule_covers_name(&p->allow[i], normal)) {
-                        if (ret_pattern)
-                                *ret_pattern = p->allow[i].pattern;
-                        return p->allow[i].max_names;
-                }
-
-        return 0;
+        if (ret_pattern)
+                *ret_pattern = counts->pattern;
+        return counts->max_names;
 }

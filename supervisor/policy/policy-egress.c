@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 
 /*
- * Compiling egress/NAME.json.
+ * Reading egress/NAME.json.
  *
  *   { "description": TEXT,
  *     "allow": [ { "name": "api.example.org" | "*.example.org",
@@ -9,8 +9,11 @@
  *                  "tls": "pass" | "inspect",
  *                  "methods": [ "GET" ], "paths": [ "/v1/" ],
  *                  "max_names": 64,
- *                  "description": TEXT } ],
- *     "deny":  [ { "name", "ports", "methods", "paths", "description" } ] }
+ *                  "description": TEXT },
+ *                { "network": "10.20.0.0/16", "ports", "methods", "paths", "description" } ],
+ *     "deny":  [ { "name" | "network", "ports", "methods", "paths", "description" } ] }
+ *
+ * Nothing is allowed but what "allow" has: a list that is empty, missing or null allows nothing.
  *
  * A wildcard covers every name below its suffix and not the suffix itself. One directly below a public
  * suffix ("*.com", "*.co.uk", "*.github.io") would admit names that anybody may register, and is refused.
@@ -18,25 +21,25 @@
  * carries. Methods and paths can only be seen inside TLS when it is terminated, so they imply
  * "tls": "inspect". A denial without ports covers all of them.
  *
- * Two permissions for the same name and port must agree on what the port carries and on inspection:
- * otherwise what happens would depend on their order. How rules are weighed is in policy-egress-decide.c.
+ * A rule by network admits literal addresses, which are denied otherwise, since a connection to one belongs to no name. It
+ * needs two people's consent: the network must lie within one that host.json lists, and the rule must be there. It
+ * says nothing about names that resolve into that network. TLS to an address is never inspected, as the run's CA signs for
+ * names only.
  *
- * The digest is over the compiled form, so that neither a description nor the way in which a default was
- * spelled changes it.
+ * Two permissions for the same pattern and port must agree on what the port carries and on inspection:
+ * otherwise what happens would depend on their order. How rules are weighed is in policy-egress-decide.c.
  */
 
-#include <ctype.h>
+#include <arpa/inet.h>
 #include <errno.h>
-#include <libpsl.h>
 #include <limits.h>
 #include <string.h>
 
-#include "policy/policy-internal.h"
+#include "policy/policy-egress.h"
+#include "util/json-position.h"
 #include "util/json.h"
 
 enum {
-        RULES_MAX = 1024,
-        PORTS_MAX = 64,
         NAMES_DEFAULT = 64,
         NAMES_MAX = 4096, /* synthetic addresses of one run */
 };
@@ -52,105 +55,122 @@ const char *egress_protocol_to_string(EgressProtocol protocol) {
         return protocols[protocol];
 }
 
-static bool label_is_fine(const char *s, size_t n) {
-        if (n < 1 || n > 63 || s[0] == '-' || s[n - 1] == '-')
-                return false;
+/* What a rule is read into, and from where. */
+typedef struct Reading {
+        EgressRules *set;      /* borrowed */
+        EgressSource source;
+        const json_t *networks; /* borrowed; the host's */
+} Reading;
 
-        for (size_t i = 0; i < n; i++)
-                if (!isascii((unsigned char) s[i]) || (!isalnum((unsigned char) s[i]) && s[i] != '-'))
+static const char *keep(const Node *n, Reading *reading, const char *text) {
+        const char *kept = egress_rules_text(reading->set, text);
+
+        if (!kept)
+                n->policy->out_of_memory = true;
+        return kept;
+}
+
+static void *keep_array(const Node *n, Reading *reading, size_t count, size_t size) {
+        void *kept = egress_rules_alloc(reading->set, count * size);
+
+        if (!kept)
+                n->policy->out_of_memory = true;
+        return kept;
+}
+
+/* ---- what a rule is about ---- */
+
+static void read_name(const Node *rule, Reading *reading, const char *written, EgressRule *r) {
+        bool wildcard = written[0] == '*';
+        const char *wrong;
+        char name[256] = "*.";
+
+        if (wildcard && written[1] != '.')
+                wrong = "a wildcard must be \"*.\" and a host name";
+        else
+                wrong = egress_written_name(written + (wildcard ? 2 : 0), name + 2);
+        if (!wrong && wildcard && egress_is_public_suffix(name + 2))
+                wrong = "a wildcard directly below a public suffix would admit names that anybody may register";
+        if (wrong) {
+                node_fail_at(rule, "name", "%s", wrong);
+                return;
+        }
+
+        r->subject = wildcard ? EGRESS_WILDCARD : EGRESS_EXACT;
+        r->pattern = keep(rule, reading, wildcard ? name : name + 2);
+}
+
+/* The network and its prefix length; false if it is none. */
+static bool parse_network(const char *text, int *ret_family, uint8_t ret[static 16], unsigned *ret_length) {
+        char copy[INET6_ADDRSTRLEN + 4], *slash;
+
+        /* the host's own check of its networks is the stricter one */
+        if (check_network(text) || strlen(text) >= sizeof(copy))
+                return false;
+        strcpy(copy, text);
+        slash = strchr(copy, '/');
+        *slash = '\0';
+        *ret_family = strchr(copy, ':') ? AF_INET6 : AF_INET;
+        *ret_length = (unsigned) atoi(slash + 1);
+        return inet_pton(*ret_family, copy, ret) == 1;
+}
+
+static bool network_within(const char *inner, const char *outer) {
+        uint8_t a[16], b[16];
+        unsigned n, m;
+        int f, g;
+
+        if (!parse_network(inner, &f, a, &n) || !parse_network(outer, &g, b, &m) || f != g || n < m)
+                return false;
+        for (unsigned i = 0; i < m; i++)
+                if ((a[i / 8] ^ b[i / 8]) & (0x80 >> (i % 8)))
                         return false;
         return true;
 }
 
-/* inet_aton() and URL parsers take "127.1" and "0x7f000001" for addresses: they all end in a number. */
-static bool label_is_number(const char *s, size_t n) {
-        if (n > 1 && s[0] == '0' && (s[1] == 'x' || s[1] == 'X'))
-                return strspn(s + 2, "0123456789abcdefABCDEF") >= n - 2;
-        return strspn(s, "0123456789") >= n;
-}
+static void read_network(const Node *rule, Reading *reading, const char *written, EgressRule *r) {
+        const char *wrong = check_network(written);
+        char text[INET6_ADDRSTRLEN + 16];
+        uint8_t address[16];
+        bool listed = false;
+        unsigned length;
+        int family;
 
-int egress_normalise_name(const char *name, char ret[static 254]) {
-        char copy[254];
-        size_t n;
-
-        n = strlen(name);
-        if (n > 0 && name[n - 1] == '.')
-                n--;
-        if (n < 1 || n > 253)
-                return -EINVAL;
-
-        for (size_t start = 0; start <= n;) {
-                size_t end = start;
-
-                while (end < n && name[end] != '.')
-                        end++;
-                if (!label_is_fine(name + start, end - start))
-                        return -EINVAL;
-                if (end == n && label_is_number(name + start, end - start))
-                        return -EINVAL;
-                start = end + 1;
-        }
-
-        for (size_t i = 0; i < n; i++)
-                copy[i] = (char) tolower((unsigned char) name[i]);
-        copy[n] = '\0';
-        memcpy(ret, copy, n + 1);
-        return 0;
-}
-
-static unsigned count_labels(const char *name) {
-        unsigned n = 1;
-
-        for (; *name; name++)
-                n += *name == '.';
-        return n;
-}
-
-bool egress_rules_overlap(const EgressRule *a, const EgressRule *b) {
-        const char *x, *y;
-        size_t n, m;
-
-        if (!a->suffix && !b->suffix)
-                return strcmp(a->pattern, b->pattern) == 0;
-
-        /* two wildcards: one suffix ends in the other; a name and a wildcard: the name ends in the suffix */
-        x = a->suffix ?: a->pattern;
-        y = b->suffix ?: b->pattern;
-        n = strlen(x);
-        m = strlen(y);
-        if (a->suffix && (!b->suffix || n <= m))
-                return m >= n && strcmp(y + m - n, x) == 0 && (b->suffix || m > n);
-        return n >= m && strcmp(x + n - m, y) == 0 && (a->suffix || n > m);
-}
-
-/* ---- one rule ---- */
-
-static bool read_pattern(const Node *rule, EgressRule *r) {
-        const char *pattern, *wrong;
-
-        if (!node_string(rule, "name", NODE_REQUIRED, &pattern))
-                return false;
-
-        if (pattern[0] != '*') {
-                wrong = check_host_name(pattern);
-                r->specificity = UINT_MAX;
-        } else if (pattern[1] != '.') {
-                wrong = "a wildcard must be \"*.\" and a host name";
-        } else {
-                wrong = check_host_name(pattern + 2);
-                r->suffix = pattern + 1;
-                r->specificity = count_labels(pattern + 2);
-                if (!wrong && (r->specificity < 2 || psl_is_public_suffix(psl_builtin(), pattern + 2)))
-                        wrong = "a wildcard directly below a public suffix would admit names that anybody may register";
-        }
+        if (!wrong && !parse_network(written, &family, address, &length))
+                wrong = "must be a network such as \"203.0.113.0/24\"";
+        for (size_t i = 0; !wrong && i < json_array_size(reading->networks); i++)
+                listed |= network_within(written, json_string_value(json_array_get(reading->networks, i)));
+        if (!wrong && !listed && reading->source == EGRESS_FROM_FILE)
+                wrong = "must lie within a network that host.json lists under \"networks\": a literal address belongs to no name";
+        if (!wrong && !inet_ntop(family, address, text, INET6_ADDRSTRLEN))
+                wrong = "must be a network";
         if (wrong) {
-                node_fail_at(rule, "name", "%s", wrong);
-                return false;
+                node_fail_at(rule, "network", "%s", wrong);
+                return;
         }
 
-        r->pattern = pattern;
-        return true;
+        (void) snprintf(text + strlen(text), 16, "/%u", length);
+        r->subject = EGRESS_NETWORK;
+        r->pattern = keep(rule, reading, text);
 }
+
+static void read_subject(const Node *rule, Reading *reading, EgressRule *r) {
+        const char *name = NULL, *network = NULL;
+        bool has_name, has_network;
+
+        has_name = node_string(rule, "name", 0, &name);
+        has_network = node_string(rule, "network", 0, &network);
+        if (has_name && has_network)
+                node_fail_at(rule, "network", "a rule is about a name or about a network");
+        else if (has_name)
+                read_name(rule, reading, name, r);
+        else if (has_network)
+                read_network(rule, reading, network, r);
+        else if (!json_object_get(rule->value, "name") && !json_object_get(rule->value, "network"))
+                node_fail_at(rule, "name", "is missing");
+}
+
+/* ---- ports ---- */
 
 static bool port_default_protocol(uint16_t port, EgressProtocol *ret) {
         switch (port) {
@@ -199,29 +219,25 @@ static bool read_port(const Node *n, bool deny, EgressPort *ret) {
         return true;
 }
 
-static void read_ports(const Node *rule, bool deny, EgressRule *r) {
+static void read_ports(const Node *rule, Reading *reading, EgressRule *r) {
         Node array;
         size_t n;
 
-        if (!node_array(rule, "ports", deny ? 0 : NODE_REQUIRED, &array))
+        if (!node_array(rule, "ports", r->deny ? 0 : NODE_REQUIRED, &array))
                 return;
 
         n = json_array_size(array.value);
-        if (n < 1 || n > PORTS_MAX) {
-                node_fail(&array, "must have between 1 and %d ports", PORTS_MAX);
+        if (n < 1 || n > EGRESS_PORTS_MAX) {
+                node_fail(&array, "must have between 1 and %d ports", EGRESS_PORTS_MAX);
                 return;
         }
 
-        r->ports = calloc(n, sizeof(*r->ports));
-        if (!r->ports) {
-                rule->policy->out_of_memory = true;
-                return;
-        }
-        for (size_t i = 0; i < n; i++) {
+        r->ports = keep_array(rule, reading, n, sizeof(*r->ports));
+        for (size_t i = 0; r->ports && i < n; i++) {
                 Node e = node_element(&array, i);
                 EgressPort port;
 
-                if (!read_port(&e, deny, &port))
+                if (!read_port(&e, r->deny, &port))
                         continue;
                 for (size_t j = 0; j < r->n_ports; j++)
                         if (r->ports[j].port == port.port)
@@ -230,270 +246,255 @@ static void read_ports(const Node *rule, bool deny, EgressRule *r) {
         }
 }
 
-static bool rule_carries(const EgressRule *r, EgressProtocol protocol) {
+bool egress_rule_carries(const EgressRule *r, EgressProtocol protocol) {
         for (size_t i = 0; i < r->n_ports; i++)
                 if (r->ports[i].protocol == protocol)
                         return true;
         return false;
 }
 
-static void read_inspection(const Node *rule, EgressRule *r) {
-        static const char *const choices[] = { "pass", "inspect", NULL };
-        bool conditional = r->methods || r->paths;
-        const char *tls = NULL;
+/* ---- methods and paths ---- */
 
-        (void) node_choice(rule, "tls", 0, choices, &tls);
+static void read_methods(const Node *rule, Reading *reading, EgressRule *r) {
+        const json_t *methods;
 
-        if (conditional && rule_carries(r, EGRESS_RAW))
-                node_fail_at(rule, r->methods ? "methods" : "paths", "cannot be seen on a port that carries \"raw\"");
-        if (tls && r->n_ports > 0 && !rule_carries(r, EGRESS_TLS))
-                node_fail_at(rule, "tls", "none of the rule's ports carries TLS");
-        if (tls && tls == choices[0] && conditional)
-                node_fail_at(rule, "tls", "methods and paths can only be seen inside inspected TLS");
+        r->methods = EGRESS_ANY_METHOD;
+        if (!node_strings(rule, "methods", 0, 1, 32, check_method, &methods))
+                return;
 
-        r->inspect = conditional || tls == choices[1];
+        r->methods = 0;
+        for (size_t i = 0; i < json_array_size(methods); i++) {
+                uint64_t bit = egress_rules_method(reading->set, json_string_value(json_array_get(methods, i)));
+
+                if (!bit)
+                        node_fail_at(rule, "methods", "a file must not have more than %d different methods", EGRESS_METHODS_MAX - 1);
+                r->methods |= bit;
+        }
 }
 
-static void read_rule(const Node *rule, bool deny, EgressRule *r) {
-        static const char *const known_allow[] = {
-                "description", "name", "ports", "tls", "methods", "paths", "max_names", NULL,
+static void read_paths(const Node *rule, Reading *reading, EgressRule *r) {
+        const json_t *paths;
+        size_t n;
+
+        if (!node_strings(rule, "paths", 0, 1, EGRESS_PATHS_MAX, check_path_pattern, &paths))
+                return;
+
+        n = json_array_size(paths);
+        r->paths = keep_array(rule, reading, n, sizeof(*r->paths));
+        for (size_t i = 0; r->paths && i < n; i++) {
+                const char *text = keep(rule, reading, json_string_value(json_array_get(paths, i)));
+                uint8_t *bytes = text ? keep_array(rule, reading, strlen(text), 1) : NULL;
+
+                if (!bytes || path_pattern_parse(text, bytes, &r->paths[i]))
+                        return; /* check_path_pattern() has told */
+                r->n_paths++;
+        }
+}
+
+static void read_inspection(const Node *rule, EgressRule *r) {
+        static const char *const choices[] = { "pass", "inspect", NULL };
+        bool conditional = r->methods != EGRESS_ANY_METHOD || r->n_paths > 0;
+        const char *first = r->methods != EGRESS_ANY_METHOD ? "methods" : "paths", *tls = NULL;
+
+        if (!r->deny) {
+                (void) node_choice(rule, "tls", 0, choices, &tls);
+
+                if (conditional && egress_rule_carries(r, EGRESS_RAW))
+                        node_fail_at(rule, first, "cannot be seen on a port that carries \"raw\"");
+                if (tls && r->n_ports > 0 && !egress_rule_carries(r, EGRESS_TLS))
+                        node_fail_at(rule, "tls", "none of the rule's ports carries TLS");
+                if (tls && tls == choices[0] && conditional)
+                        node_fail_at(rule, "tls", "methods and paths can only be seen inside inspected TLS");
+        }
+        if (r->subject == EGRESS_NETWORK && (tls == choices[1] || (conditional && (r->deny || egress_rule_carries(r, EGRESS_TLS)))))
+                node_fail_at(rule, tls == choices[1] ? "tls" : first, "TLS to a literal address cannot be inspected");
+
+        r->inspect = !r->deny && egress_rule_carries(r, EGRESS_TLS) && (conditional || tls == choices[1]);
+}
+
+/* ---- rules ---- */
+
+/* Of a rule in a frozen policy: where it stood. */
+static void read_origin(const Node *rule, Reading *reading, EgressRule *r) {
+        static const char *const known[] = { "label", "file", "line", "who", NULL };
+        const char *label = NULL, *file = NULL, *who = NULL;
+        uint64_t line = 0;
+        Node origin;
+
+        if (!node_object(rule, "origin", NODE_REQUIRED, &origin) || !node_check_object(&origin, known) ||
+            !node_string(&origin, "label", NODE_REQUIRED, &label) || !node_string(&origin, "file", NODE_REQUIRED, &file) ||
+            !node_uint(&origin, "line", NODE_REQUIRED, 0, UINT_MAX, &line))
+                return;
+
+        r->label = keep(rule, reading, label);
+        r->file = keep(rule, reading, file);
+        r->line = (unsigned) line;
+        if (node_string(&origin, "who", 0, &who))
+                r->who = keep(rule, reading, who);
+}
+
+static void read_rule(const Node *rule, Reading *reading, EgressRule *r) {
+        static const char *const known[2][2][12] = {
+                { { "description", "name", "network", "ports", "tls", "methods", "paths", "max_names", NULL },
+                  { "description", "name", "network", "ports", "methods", "paths", NULL } },
+                { { "description", "name", "network", "ports", "tls", "methods", "paths", "max_names", "origin", NULL },
+                  { "description", "name", "network", "ports", "methods", "paths", "origin", NULL } },
         };
-        static const char *const known_deny[] = { "description", "name", "ports", "methods", "paths", NULL };
         uint64_t max_names = NAMES_DEFAULT;
         const char *text;
 
-        if (!node_check_object(rule, deny ? known_deny : known_allow))
+        if (!node_check_object(rule, known[reading->source == EGRESS_FROM_FROZEN][r->deny]))
                 return;
 
         (void) node_string(rule, "description", 0, &text);
-        if (!read_pattern(rule, r))
+        read_subject(rule, reading, r);
+        if (!r->pattern)
                 return;
-        read_ports(rule, deny, r);
-        (void) node_strings(rule, "methods", 0, 1, 32, check_method, &r->methods);
-        (void) node_strings(rule, "paths", 0, 1, 256, check_path_prefix, &r->paths);
-        if (deny)
+        read_ports(rule, reading, r);
+        read_methods(rule, reading, r);
+        read_paths(rule, reading, r);
+        read_inspection(rule, r);
+        if (reading->source == EGRESS_FROM_FROZEN)
+                read_origin(rule, reading, r);
+        if (r->deny)
                 return;
 
-        read_inspection(rule, r);
-        if (node_uint(rule, "max_names", 0, 1, NAMES_MAX, &max_names) && !r->suffix)
+        if (node_uint(rule, "max_names", 0, 1, NAMES_MAX, &max_names) && r->subject != EGRESS_WILDCARD)
                 node_fail_at(rule, "max_names", "only a wildcard has more than one name");
         r->max_names = (unsigned) max_names;
 }
 
-static EgressRule *read_rules(const Node *top, const char *key, bool deny, size_t *ret_n) {
-        EgressRule *rules;
-        Node array;
-        size_t n;
+/* What pass-through cannot keep apart is not wrong, but should be known. */
+static void warn_of_shared_host(const Node *rule, const EgressRule *r) {
+        const char *service;
 
-        if (!node_array(top, key, 0, &array))
-                return NULL;
+        if (r->deny || r->inspect || r->subject == EGRESS_NETWORK || !egress_rule_carries(r, EGRESS_TLS))
+                return;
 
-        n = json_array_size(array.value);
-        if (n > RULES_MAX) {
-                node_fail(&array, "must not have more than %d rules", RULES_MAX);
-                return NULL;
+        service = egress_shared_host(r->pattern + (r->subject == EGRESS_WILDCARD ? 2 : 0));
+        if (service)
+                node_warn_at(rule, "name", "is served from front ends of %s that have other owners' sites as well: behind an allowed name, "
+                             "what is passed through unread can ask for those; \"tls\": \"inspect\" closes that", service);
+}
+
+static void read_rules(const Node *array, Reading *reading, const char *key, const uint32_t *lines, size_t n_lines) {
+        bool deny = strcmp(key, "deny") == 0;
+        EgressRule *rules = reading->set->rules + (deny ? reading->set->n_allow : 0);
+        const char *file = keep(array, reading, array->object->file);
+
+        for (size_t i = 0; i < json_array_size(array->value); i++) {
+                _cleanup_free_ char *label = NULL;
+                Node e = node_element(array, i);
+                EgressRule *r = &rules[i];
+
+                r->deny = deny;
+                r->line = i < n_lines ? lines[i] : 0;
+                r->file = file;
+                read_rule(&e, reading, r);
+
+                if (!r->label) {
+                        label = text_format("%s#/%s/%zu", array->object->label, key, i);
+                        r->label = label ? keep(array, reading, label) : NULL;
+                }
+                if (!r->label || !r->file)
+                        array->policy->out_of_memory = true;
+                else if (reading->source == EGRESS_FROM_FILE && r->pattern)
+                        warn_of_shared_host(&e, r);
         }
-        if (n == 0)
-                return NULL;
+}
 
-        rules = calloc(n, sizeof(*rules));
-        if (!rules) {
+/* Same pattern, same port: same protocol and same inspection, or the first one that matches would win by chance. */
+static void check_agreement(const Node *allow, const EgressRules *s) {
+        for (size_t i = 0; i < s->n_allow; i++) {
+                const EgressRule *r = &s->rules[i];
+                size_t skip = r->subject == EGRESS_WILDCARD ? 2 : 0;
+                const EgressNode *node = egress_rules_find(s, r->subject, r->pattern + skip, strlen(r->pattern) - skip);
+                const EgressRule *first = &s->rules[node->first_rule[false]];
+                Node n = node_element(allow, i);
+
+                if (r->subject == EGRESS_WILDCARD && r->max_names != first->max_names)
+                        node_fail(&n, "%s admits another number of names for the same wildcard", first->label);
+
+                for (size_t k = 0; k < r->n_ports; k++) {
+                        const EgressGroup *g = egress_node_group(s, node, false, r->ports[k].port);
+
+                        if (r->ports[k].protocol != g->protocol)
+                                node_fail(&n, "%s says that port %u carries \"%s\"", s->rules[g->first].label, g->port, protocols[g->protocol]);
+                        else if (g->protocol == EGRESS_TLS && r->inspect != g->inspect)
+                                node_fail(&n, "%s %s TLS for the same name and port", s->rules[g->first].label, g->inspect ? "inspects" : "passes");
+                }
+        }
+}
+
+static bool read_list(const Node *top, const char *key, Node *ret) {
+        if (!node_array(top, key, NODE_NULLABLE, ret))
+                return false;
+        if (json_array_size(ret->value) > EGRESS_RULES_MAX) {
+                node_fail(ret, "must not have more than %d rules", EGRESS_RULES_MAX);
+                return false;
+        }
+        return true;
+}
+
+EgressRules *egress_rules_read(const Node *top, EgressSource source, const uint32_t *const lines[2], const size_t n_lines[2]) {
+        _cleanup_(egress_rules_unrefp) EgressRules *s = NULL;
+        bool has_allow, has_deny;
+        Reading reading;
+        Node allow, deny;
+        int r;
+
+        has_allow = read_list(top, "allow", &allow);
+        has_deny = read_list(top, "deny", &deny);
+        r = egress_rules_new(&s, has_allow ? json_array_size(allow.value) : 0, has_deny ? json_array_size(deny.value) : 0);
+        if (r < 0) {
                 top->policy->out_of_memory = true;
                 return NULL;
         }
-        for (size_t i = 0; i < n; i++) {
-                Node e = node_element(&array, i);
 
-                read_rule(&e, deny, &rules[i]);
-                rules[i].label = text_format("%s#/%s/%zu", top->object->label, key, i);
-                if (!rules[i].label)
-                        top->policy->out_of_memory = true;
-        }
+        reading = (Reading) { .set = s, .source = source, .networks = top->policy->host.networks };
+        if (has_allow)
+                read_rules(&allow, &reading, "allow", lines ? lines[0] : NULL, lines ? n_lines[0] : 0);
+        if (has_deny)
+                read_rules(&deny, &reading, "deny", lines ? lines[1] : NULL, lines ? n_lines[1] : 0);
+        if (top->object->reason || top->policy->out_of_memory)
+                return NULL;
 
-        *ret_n = n;
-        return rules;
+        r = egress_rules_build(s);
+        if (r == -E2BIG)
+                node_fail(top, "has more than %d combinations of rules, ports and paths", EGRESS_ENTRIES_MAX);
+        else if (r < 0)
+                top->policy->out_of_memory = true;
+        else if (has_allow)
+                check_agreement(&allow, s);
+
+        return top->object->reason || top->policy->out_of_memory ? NULL : TAKE_PTR(s);
 }
 
 /* ---- the whole file ---- */
 
-/* Same pattern, same port: same protocol and same inspection, or the first one that matches would win by chance. */
-static void check_agreement(const Node *top, const EgressPolicy *e) {
-        Node array;
-
-        if (!node_array(top, "allow", 0, &array))
-                return;
-
-        for (size_t i = 1; i < e->n_allow; i++)
-                for (size_t j = 0; j < i; j++) {
-                        const EgressRule *a = &e->allow[i], *b = &e->allow[j];
-                        Node n = node_element(&array, i);
-
-                        if (!a->pattern || !b->pattern || strcmp(a->pattern, b->pattern) != 0)
-                                continue;
-                        if (a->suffix && a->max_names != b->max_names)
-                                node_fail(&n, "allow/%zu admits another number of names for the same wildcard", j);
-
-                        for (size_t k = 0; k < a->n_ports; k++)
-                                for (size_t l = 0; l < b->n_ports; l++) {
-                                        if (a->ports[k].port != b->ports[l].port)
-                                                continue;
-                                        if (a->ports[k].protocol != b->ports[l].protocol)
-                                                node_fail(&n, "allow/%zu says that port %u carries \"%s\"", j, a->ports[k].port,
-                                                          protocols[b->ports[l].protocol]);
-                                        else if (a->ports[k].protocol == EGRESS_TLS && a->inspect != b->inspect)
-                                                node_fail(&n, "allow/%zu %s TLS for the same name and port", j,
-                                                          b->inspect ? "inspects" : "passes");
-                                }
-                }
-}
-
-static int add_inspected(EgressPolicy *e, const char *pattern) {
-        for (size_t i = 0; i < e->n_inspected; i++)
-                if (strcmp(e->inspected[i], pattern) == 0)
-                        return 0;
-
-        if (!e->inspected) {
-                e->inspected = calloc(e->n_allow + e->n_deny, sizeof(*e->inspected));
-                if (!e->inspected)
-                        return -ENOMEM;
-        }
-        e->inspected[e->n_inspected++] = pattern;
-        return 0;
-}
-
-/* What a permission inspects, and what a denial by method or path makes it inspect. */
-static int list_inspected(EgressPolicy *e) {
-        int r = 0;
-
-        for (size_t i = 0; i < e->n_allow && r == 0; i++)
-                if (e->allow[i].inspect && rule_carries(&e->allow[i], EGRESS_TLS))
-                        r = add_inspected(e, e->allow[i].pattern);
-
-        for (size_t i = 0; i < e->n_deny && r == 0; i++) {
-                const EgressRule *d = &e->deny[i];
-
-                if (!d->methods && !d->paths)
-                        continue;
-                for (size_t j = 0; j < e->n_allow; j++)
-                        if (rule_carries(&e->allow[j], EGRESS_TLS) && e->allow[j].specificity <= d->specificity &&
-                            egress_rules_overlap(d, &e->allow[j])) {
-                                r = add_inspected(e, d->pattern);
-                                break;
-                        }
-        }
-
-        return r;
-}
-
-static json_t *rule_to_json(const EgressRule *r, bool deny) {
-        _cleanup_json_ json_t *j = NULL, *ports = NULL;
-
-        ports = json_array();
-        if (!ports)
-                return NULL;
-        for (size_t i = 0; i < r->n_ports; i++)
-                if (json_array_append_new(ports, deny ? json_integer(r->ports[i].port) :
-                                                        json_pack("[is]", r->ports[i].port, protocols[r->ports[i].protocol])) < 0)
-                        return NULL;
-
-        j = json_pack("{s:s, s:O, s:O?, s:O?}", "name", r->pattern, "ports", ports, "methods", r->methods, "paths", r->paths);
-        if (!j)
-                return NULL;
-        if (!deny && (json_object_set_new(j, "tls", json_string(r->inspect ? "inspect" : "pass")) < 0 ||
-                      json_object_set_new(j, "max_names", json_integer(r->suffix ? r->max_names : 1)) < 0))
-                return NULL;
-
-        return TAKE_PTR(j);
-}
-
-static json_t *rules_to_json(const EgressRule *rules, size_t n, bool deny) {
-        _cleanup_json_ json_t *array = NULL;
-
-        array = json_array();
-        if (!array)
-                return NULL;
-        for (size_t i = 0; i < n; i++)
-                if (json_array_append_new(array, rule_to_json(&rules[i], deny)) < 0)
-                        return NULL;
-
-        return TAKE_PTR(array);
-}
-
-json_t *egress_policy_to_json(const EgressPolicy *p) {
-        return json_pack("{s:o, s:o}", "allow", rules_to_json(p->allow, p->n_allow, false),
-                         "deny", rules_to_json(p->deny, p->n_deny, true));
-}
-
-static int seal(EgressPolicy *e) {
-        _cleanup_json_ json_t *compiled = NULL;
-        int r;
-
-        r = list_inspected(e);
-        if (r < 0)
-                return r;
-
-        compiled = egress_policy_to_json(e);
-        if (!compiled)
-                return -ENOMEM;
-
-        return json_digest(compiled, e->digest);
-}
-
 void policy_check_egress(Policy *p, PolicyObject *o) {
         static const char *const known[] = { "description", "allow", "deny", NULL };
-        _cleanup_(egress_policy_freep) EgressPolicy *e = NULL;
+        _cleanup_free_ uint32_t *allow_lines = NULL, *deny_lines = NULL;
+        size_t n_lines[2] = {};
         Node top = node_top(p, o);
+        EgressRules *files;
         const char *text;
+        int r;
 
         if (!node_check_object(&top, known))
                 return;
 
-        e = calloc(1, sizeof(*e));
-        if (!e) {
-                p->out_of_memory = true;
-                return;
-        }
-
         (void) node_string(&top, "description", 0, &text);
-        e->allow = read_rules(&top, "allow", false, &e->n_allow);
-        e->deny = read_rules(&top, "deny", true, &e->n_deny);
-        if (!o->reason)
-                check_agreement(&top, e);
-        if (o->reason || p->out_of_memory)
-                return;
-
-        if (seal(e) < 0) {
+        if (json_element_lines(o->text, o->text_size, "allow", &allow_lines, &n_lines[0]) == -ENOMEM ||
+            json_element_lines(o->text, o->text_size, "deny", &deny_lines, &n_lines[1]) == -ENOMEM)
                 p->out_of_memory = true;
+        files = egress_rules_read(&top, EGRESS_FROM_FILE, (const uint32_t *const[]) { allow_lines, deny_lines }, n_lines);
+        if (!files)
                 return;
-        }
 
-        o->egress = TAKE_PTR(e);
-}
-
-static void free_rules(EgressRule *rules, size_t n) {
-        for (size_t i = 0; i < n; i++) {
-                free(rules[i].ports);
-                free(rules[i].label);
-        }
-        free(rules);
-}
-
-EgressPolicy *egress_policy_free(EgressPolicy *p) {
-        if (!p)
-                return NULL;
-
-        free_rules(p->allow, p->n_allow);
-        free_rules(p->deny, p->n_deny);
-        free(p->inspected);
-        free(p);
-        return NULL;
-}
-
-const char *egress_policy_digest(const EgressPolicy *p) {
-        return p->digest;
-}
-
-size_t egress_policy_inspected(const EgressPolicy *p, const char *const **ret_patterns) {
-        *ret_patterns = p->inspected;
-        return p->n_inspected;
+        r = egress_policy_new(&o->egress, files, NULL);
+        if (r == -E2BIG)
+                node_fail(&top, "asks for inspection of more than %d names: the run's CA lists each", EGRESS_INSPECTED_MAX);
+        else if (r < 0)
+                p->out_of_memory = true;
 }

@@ -36,7 +36,7 @@ static const char *check_address(const char *s) {
         return parse_address(s, address, &bits) < 0 ? "must be an IPv4 or IPv6 address" : NULL;
 }
 
-static const char *check_network(const char *s) {
+const char *check_network(const char *s) {
         static const char usage[] = "must be a network such as \"203.0.113.0/24\"";
         unsigned char address[16];
         char copy[64], *slash, *end;

@@ -20,6 +20,8 @@ typedef struct PolicyObject {
         char *name;            /* owned */
         char *file;            /* owned; full path, with the root */
         char *label;           /* owned; "egress/anthropic.json" */
+        char *text;            /* owned; what it was parsed from, until everything is checked */
+        size_t text_size;
         json_t *document;      /* ref; NULL if it could not be parsed */
         char *reason;          /* owned; why it cannot be used, NULL if it can */
         EgressPolicy *egress;  /* owned */
@@ -38,13 +40,17 @@ struct Policy {
         json_t *empty_array;                   /* ref */
         PolicyFinding *findings;               /* owned until handed to the loader's caller */
         size_t n_findings;
+        PolicyFinding *warnings;               /* owned */
+        size_t n_warnings;
         bool out_of_memory;                    /* sticky; the load fails */
         char digest[HEX_SHA256_SIZE];
 };
 
 enum {
         POLICY_FILE_MAX = 1024 * 1024,
+        POLICY_EGRESS_FILE_MAX = 64 * 1024 * 1024, /* a hundred thousand rules, generously written */
         POLICY_FINDINGS_MAX = 1000,
+        POLICY_LINES_SCAN_MAX = 256 * 1024 * 1024,
         POLICY_FILES_MAX = 4096, /* of one kind */
 };
 
@@ -62,8 +68,15 @@ int policy_load_texts(Policy **ret, const PolicyText *texts, size_t n_texts, Pol
 /* Notes a finding and makes the object unusable. */
 void policy_add_finding(Policy *p, PolicyObject *o, const char *pointer, const char *reason);
 
+/* Notes what is no error. */
+void policy_add_warning(Policy *p, const PolicyObject *o, const char *pointer, const char *reason);
+
 /* Makes the object unusable because of another one, whose finding is noted already. */
 void policy_object_taint(Policy *p, PolicyObject *o, const PolicyObject *cause);
+
+/* A set that holds nothing but one object, without name and file, for reading a document that is none of the set's kinds. `document` is
+ * borrowed from the caller (a reference is taken). */
+int policy_new_scratch(Policy **ret, json_t *document, PolicyObject **ret_object);
 
 /* The object whether usable or not; NULL if there is none. */
 PolicyObject *policy_object_find(const Policy *p, PolicyKind kind, const char *name);
@@ -89,6 +102,8 @@ Node node_top(Policy *p, PolicyObject *o);
 Node node_element(const Node *array, size_t i);
 
 void node_fail(const Node *n, const char *format, ...) _printf_(2, 3);
+/* Says so, and leaves the object usable. */
+void node_warn_at(const Node *object, const char *key, const char *format, ...) _printf_(3, 4);
 void node_fail_at(const Node *object, const char *key, const char *format, ...) _printf_(3, 4);
 
 /* The path from the document to n, the caller's; NULL when out of memory. `key` may be NULL. */
@@ -123,6 +138,8 @@ bool node_strings(const Node *object, const char *key, NodeFlags flags, size_t m
 const char *check_host_name(const char *s); /* exact and written as egress_normalise_name() would */
 const char *check_method(const char *s);
 const char *check_path_prefix(const char *s);
+const char *check_path_pattern(const char *s); /* as policy_path_matches() takes it */
+const char *check_network(const char *s);
 const char *check_argument(const char *s);
 const char *check_absolute_path(const char *s);
 const char *check_json_pointer(const char *s);
@@ -139,41 +156,3 @@ void policy_check_harness(Policy *p, PolicyObject *o);
 void policy_check_workflow(Policy *p, PolicyObject *o);
 void policy_check_host(Policy *p, PolicyObject *o);
 void policy_check_authority(Policy *p, PolicyObject *o);
-
-/* ---- compiled egress ---- */
-
-typedef struct EgressPort {
-        uint16_t port;
-        EgressProtocol protocol;
-} EgressPort;
-
-typedef struct EgressRule {
-        const char *pattern;   /* borrowed from the document: "a.example.org" or "*.example.org" */
-        const char *suffix;    /* of a wildcard: ".example.org"; else NULL */
-        unsigned specificity;  /* labels of a wildcard's suffix; UINT_MAX for an exact name */
-        EgressPort *ports;     /* owned; none: every port (only in a denial) */
-        size_t n_ports;
-        const json_t *methods, *paths; /* borrowed; NULL: any */
-        bool inspect;
-        unsigned max_names;    /* of a wildcard */
-        char *label;           /* owned; "egress/anthropic.json#/allow/0" */
-} EgressRule;
-
-struct EgressPolicy {
-        EgressRule *allow, *deny; /* owned */
-        size_t n_allow, n_deny;
-        const char **inspected;   /* owned array of borrowed patterns */
-        size_t n_inspected;
-        char digest[HEX_SHA256_SIZE];
-};
-
-EgressPolicy *egress_policy_free(EgressPolicy *p);
-DEFINE_CLEANUP(EgressPolicy *, egress_policy_free)
-
-/* What the digest is over. NULL when out of memory. */
-json_t *egress_policy_to_json(const EgressPolicy *p);
-
-/* Does the pattern of a cover some name that the pattern of b covers? */
-bool egress_rules_overlap(const EgressRule *a, const EgressRule *b);
-
-const char *egress_protocol_to_string(EgressProtocol protocol);

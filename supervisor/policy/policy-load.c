@@ -25,6 +25,7 @@
 
 #include "policy/policy-internal.h"
 #include "util/io.h"
+#include "util/json-position.h"
 #include "util/json.h"
 
 static const struct {
@@ -49,6 +50,7 @@ static PolicyObject *policy_object_free(PolicyObject *o) {
 
         egress_policy_free(o->egress);
         json_unref(o->document);
+        free(o->text);
         free(o->steps);
         free(o->verify);
         free(o->reason);
@@ -77,37 +79,59 @@ static int policy_object_new(PolicyObject **ret, const char *folder, const char 
         return 0;
 }
 
-static void add_finding(Policy *p, const char *file, const char *pointer, const char *reason) {
-        PolicyFinding *grown, *f;
+static bool grow_findings(Policy *p, PolicyFinding **list, size_t n, const char *file, const char *pointer, const char *reason, unsigned line) {
+        PolicyFinding *grown;
 
-        if (p->n_findings >= POLICY_FINDINGS_MAX)
-                return;
-
-        grown = reallocarray(p->findings, p->n_findings + 1, sizeof(*grown));
+        grown = reallocarray(*list, n + 1, sizeof(*grown));
         if (!grown) {
                 p->out_of_memory = true;
-                return;
+                return false;
         }
-        p->findings = grown;
+        *list = grown;
 
-        f = &p->findings[p->n_findings++];
-        *f = (PolicyFinding) {
+        grown[n] = (PolicyFinding) {
                 .file = strdup(file),
                 .pointer = strdup(pointer),
                 .reason = strdup(reason),
+                .line = line,
         };
-        if (!f->file || !f->pointer || !f->reason)
+        if (!grown[n].file || !grown[n].pointer || !grown[n].reason)
                 p->out_of_memory = true;
+        return true;
+}
+
+static void add_finding(Policy *p, const char *file, const char *pointer, const char *reason, unsigned line) {
+        if (p->n_findings < POLICY_FINDINGS_MAX && grow_findings(p, &p->findings, p->n_findings, file, pointer, reason, line))
+                p->n_findings++;
+}
+
+/* Each look walks the text: a large file with many findings has lines for the first ones only. */
+static unsigned find_line(const PolicyObject *o, const char *pointer, size_t n_before) {
+        unsigned line;
+
+        /* a finding about the whole file either says where, or is about no place in it */
+        if (*pointer == '\0' || !o->text || o->text_size * (n_before + 1) > POLICY_LINES_SCAN_MAX || json_position(o->text, o->text_size, pointer, &line) < 0)
+                return 0;
+        return line;
 }
 
 void policy_add_finding(Policy *p, PolicyObject *o, const char *pointer, const char *reason) {
-        add_finding(p, o->file, pointer, reason);
+        unsigned line = find_line(o, pointer, p->n_findings);
+
+        add_finding(p, o->file, pointer, reason, line);
 
         if (!o->reason) {
-                o->reason = text_format("%s: %s%s%s", o->file, pointer, *pointer ? ": " : "", reason);
+                o->reason = line > 0 ? text_format("%s:%u: %s%s%s", o->file, line, pointer, *pointer ? ": " : "", reason)
+                                     : text_format("%s: %s%s%s", o->file, pointer, *pointer ? ": " : "", reason);
                 if (!o->reason)
                         p->out_of_memory = true;
         }
+}
+
+void policy_add_warning(Policy *p, const PolicyObject *o, const char *pointer, const char *reason) {
+        if (p->n_warnings < POLICY_FINDINGS_MAX &&
+            grow_findings(p, &p->warnings, p->n_warnings, o->file, pointer, reason, find_line(o, pointer, p->n_warnings)))
+                p->n_warnings++;
 }
 
 void policy_object_taint(Policy *p, PolicyObject *o, const PolicyObject *cause) {
@@ -151,10 +175,13 @@ PolicyObject *policy_object_find(const Policy *p, PolicyKind kind, const char *n
         return found ? *found : NULL;
 }
 
-static void parse_object(Policy *p, PolicyObject *o, const char *data, size_t size) {
+/* Takes the text over. */
+static void parse_object(Policy *p, PolicyObject *o, char *data, size_t size) {
         _cleanup_free_ char *reason = NULL;
         int r;
 
+        o->text = data;
+        o->text_size = size;
         r = json_parse(data, size, &o->document, &reason);
         if (r == -ENOMEM)
                 p->out_of_memory = true;
@@ -163,7 +190,7 @@ static void parse_object(Policy *p, PolicyObject *o, const char *data, size_t si
 }
 
 /* Reads and parses o->file. A masked file is left without document and without finding. */
-static void read_object(Policy *p, PolicyObject *o) {
+static void read_object(Policy *p, PolicyObject *o, size_t max) {
         _cleanup_free_ char *data = NULL, *reason = NULL;
         struct stat st;
         size_t size;
@@ -173,7 +200,7 @@ static void read_object(Policy *p, PolicyObject *o) {
         if (r == 0) {
                 if (st.st_size == 0 && (S_ISREG(st.st_mode) || S_ISCHR(st.st_mode)))
                         return;
-                r = S_ISREG(st.st_mode) ? io_read_file(AT_FDCWD, o->file, POLICY_FILE_MAX, &data, &size) : -EINVAL;
+                r = S_ISREG(st.st_mode) ? io_read_file(AT_FDCWD, o->file, max, &data, &size) : -EINVAL;
         }
         switch (r) {
         case 0:
@@ -182,7 +209,7 @@ static void read_object(Policy *p, PolicyObject *o) {
                 p->out_of_memory = true;
                 return;
         case -EFBIG:
-                policy_add_finding(p, o, "", "is larger than 1M");
+                policy_add_finding(p, o, "", max > POLICY_FILE_MAX ? "is larger than 64M" : "is larger than 1M");
                 return;
         case -EINVAL:
                 policy_add_finding(p, o, "", "is not a regular file");
@@ -193,7 +220,7 @@ static void read_object(Policy *p, PolicyObject *o) {
                 return;
         }
 
-        parse_object(p, o, data, size);
+        parse_object(p, o, TAKE_PTR(data), size);
 }
 
 /* "NAME.json" → NAME; NULL for files that are none of ours. */
@@ -238,13 +265,13 @@ static int add_file(Policy *p, PolicyKind kind, const char *path, const char *fi
                 return -ENOMEM;
 
         if (!text_is_name(name)) {
-                add_finding(p, full, "", "the file's name must be a lower-case letter, then at most 62 letters, digits and dashes, then \".json\"");
+                add_finding(p, full, "", "the file's name must be a lower-case letter, then at most 62 letters, digits and dashes, then \".json\"", 0);
                 return 0;
         }
         if (find_unsorted(p, kind, name))
                 return 0; /* the operator's wins */
         if (p->n_objects[kind] >= POLICY_FILES_MAX) {
-                add_finding(p, full, "", "there are too many files of this kind");
+                add_finding(p, full, "", "there are too many files of this kind", 0);
                 return 0;
         }
 
@@ -252,7 +279,7 @@ static int add_file(Policy *p, PolicyKind kind, const char *path, const char *fi
         if (r < 0)
                 return r;
 
-        read_object(p, o);
+        read_object(p, o, kind == POLICY_EGRESS ? POLICY_EGRESS_FILE_MAX : POLICY_FILE_MAX);
         return p->out_of_memory ? -ENOMEM : 0;
 }
 
@@ -320,7 +347,7 @@ static int scan_stray(Policy *p, const char *root, const char *tree) {
                 full = text_format("%s/%s", path, de->d_name);
                 if (!full)
                         return -ENOMEM;
-                add_finding(p, full, "", "is no kind of policy: egress, credentials, harness, workflows or providers");
+                add_finding(p, full, "", "is no kind of policy: egress, credentials, harness, workflows or providers", 0);
         }
 
         return 0;
@@ -383,7 +410,7 @@ static int load_single(Policy *p, const char *root, const char *name, PolicyObje
                 if (r < 0)
                         return r;
 
-                read_object(p, o);
+                read_object(p, o, POLICY_FILE_MAX);
                 if (p->out_of_memory)
                         return -ENOMEM;
                 if (o->document || o->reason)
@@ -447,31 +474,68 @@ static int policy_new(Policy **ret) {
         return 0;
 }
 
-/* Everything is read: checks it, in the order in which objects refer to each other. */
+static void forget_texts(Policy *p) {
+        PolicyObject *singles[] = { p->host_file, p->authority };
+
+        for (size_t k = 0; k < _POLICY_KINDS; k++)
+                for (size_t i = 0; i < p->n_objects[k]; i++) {
+                        free(p->objects[k][i]->text);
+                        p->objects[k][i]->text = NULL;
+                }
+        for (size_t i = 0; i < ELEMENTSOF(singles); i++)
+                if (singles[i]) {
+                        free(singles[i]->text);
+                        singles[i]->text = NULL;
+                }
+}
+
+/* Everything is read: checks it, in the order in which objects refer to each other; egress refers to the host's networks. */
 static int policy_check(Policy *p, PolicyFinding **ret_findings, size_t *ret_n_findings) {
         int r;
 
+        if (p->host_file && p->host_file->document)
+                policy_check_host(p, p->host_file);
+        if (p->authority && p->authority->document)
+                policy_check_authority(p, p->authority);
         for (PolicyKind k = 0; k < _POLICY_KINDS; k++) {
                 r = check_kind(p, k);
                 if (r < 0)
                         return r;
         }
-        if (p->host_file && p->host_file->document)
-                policy_check_host(p, p->host_file);
-        if (p->authority && p->authority->document)
-                policy_check_authority(p, p->authority);
 
+        forget_texts(p);
         r = p->out_of_memory ? -ENOMEM : digest_set(p);
         if (r < 0)
                 return r;
 
         if (p->n_findings > 0)
                 qsort(p->findings, p->n_findings, sizeof(*p->findings), compare_findings);
+        if (p->n_warnings > 0)
+                qsort(p->warnings, p->n_warnings, sizeof(*p->warnings), compare_findings);
         if (ret_findings) {
                 *ret_findings = TAKE_PTR(p->findings);
                 *ret_n_findings = p->n_findings;
                 p->n_findings = 0;
         }
+        return 0;
+}
+
+size_t policy_warnings(const Policy *p, const PolicyFinding **ret) {
+        *ret = p->warnings;
+        return p->n_warnings;
+}
+
+int policy_new_scratch(Policy **ret, json_t *document, PolicyObject **ret_object) {
+        _cleanup_(policy_freep) Policy *p = NULL;
+        int r;
+
+        r = policy_new(&p) ?: policy_object_new(&p->host_file, NULL, "", "");
+        if (r < 0)
+                return r;
+
+        p->host_file->document = json_incref(document);
+        *ret_object = p->host_file;
+        *ret = TAKE_PTR(p);
         return 0;
 }
 
@@ -526,11 +590,17 @@ int policy_load_texts(Policy **ret, const PolicyText *texts, size_t n_texts, Pol
 
         for (size_t i = 0; i < n_texts; i++) {
                 PolicyObject *o;
+                char *data;
 
                 r = add_text(p, &texts[i], &o);
                 if (r < 0)
                         return r;
-                parse_object(p, o, texts[i].data, texts[i].size);
+                data = malloc(texts[i].size + 1);
+                if (!data)
+                        return -ENOMEM;
+                memcpy(data, texts[i].data, texts[i].size);
+                data[texts[i].size] = '\0';
+                parse_object(p, o, data, texts[i].size);
         }
         if (p->out_of_memory)
                 return -ENOMEM;
@@ -557,6 +627,7 @@ Policy *policy_free(Policy *p) {
         policy_object_free(p->authority);
         json_unref(p->empty_array);
         policy_findings_free(p->findings, p->n_findings);
+        policy_findings_free(p->warnings, p->n_warnings);
         free(p);
         return NULL;
 }

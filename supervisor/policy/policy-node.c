@@ -14,7 +14,7 @@
 #include <stdarg.h>
 #include <string.h>
 
-#include "policy/policy-internal.h"
+#include "policy/policy-egress.h"
 
 Node node_top(Policy *p, PolicyObject *o) {
         return (Node) { .policy = p, .object = o, .value = o->document };
@@ -88,7 +88,7 @@ char *node_pointer(const Node *n, const char *key) {
         return text;
 }
 
-static void fail_va(const Node *n, const char *key, const char *format, va_list ap) {
+static void fail_va(const Node *n, const char *key, bool warning, const char *format, va_list ap) {
         _cleanup_free_ char *pointer = NULL, *reason = NULL;
 
         pointer = node_pointer(n, key);
@@ -98,14 +98,17 @@ static void fail_va(const Node *n, const char *key, const char *format, va_list 
                 return;
         }
 
-        policy_add_finding(n->policy, n->object, pointer, reason);
+        if (warning)
+                policy_add_warning(n->policy, n->object, pointer, reason);
+        else
+                policy_add_finding(n->policy, n->object, pointer, reason);
 }
 
 void node_fail(const Node *n, const char *format, ...) {
         va_list ap;
 
         va_start(ap, format);
-        fail_va(n, NULL, format, ap);
+        fail_va(n, NULL, false, format, ap);
         va_end(ap);
 }
 
@@ -113,7 +116,15 @@ void node_fail_at(const Node *object, const char *key, const char *format, ...) 
         va_list ap;
 
         va_start(ap, format);
-        fail_va(object, key, format, ap);
+        fail_va(object, key, false, format, ap);
+        va_end(ap);
+}
+
+void node_warn_at(const Node *object, const char *key, const char *format, ...) {
+        va_list ap;
+
+        va_start(ap, format);
+        fail_va(object, key, true, format, ap);
         va_end(ap);
 }
 
@@ -422,22 +433,15 @@ const char *check_method(const char *s) {
         return NULL;
 }
 
+const char *check_path_pattern(const char *s) {
+        uint8_t bytes[PATH_PATTERN_MAX];
+        PathPattern pattern;
+
+        return strlen(s) > sizeof(bytes) ? "must not be longer than 1024 bytes" : path_pattern_parse(s, bytes, &pattern);
+}
+
 const char *check_path_prefix(const char *s) {
-        json_t *any;
-
-        if (*s != '/')
-                return "must begin with \"/\"";
-        if (strlen(s) > 1024 || strpbrk(s, "?#"))
-                return "must be a path without query or fragment";
-
-        /* the comparison's own view of what is unambiguous: is it within itself? */
-        any = json_pack("[s]", s);
-        if (any && !policy_path_matches(any, s)) {
-                json_decref(any);
-                return "must be written in the one way that a request can match: no \"//\", no dot segments, no needless escapes";
-        }
-        json_decref(any);
-        return NULL;
+        return strchr(s, '*') ? "must not have a \"*\"" : check_path_pattern(s);
 }
 
 const char *check_argument(const char *s) {

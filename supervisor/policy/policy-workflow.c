@@ -286,7 +286,7 @@ static int add_object(json_t *all, const Policy *p, PolicyKind kind, const char 
         if (!o)
                 return 0;
         if (kind == POLICY_EGRESS)
-                return json_object_set_new(all, o->label, json_string(o->egress->digest));
+                return json_object_set_new(all, o->label, json_string(egress_policy_digest(o->egress)));
         return json_object_set_new(all, o->label, without_description(o->document));
 }
 

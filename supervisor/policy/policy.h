@@ -24,6 +24,7 @@
 
 typedef struct PolicyFinding {
         char *file, *pointer, *reason; /* owned */
+        unsigned line;                 /* of the value at the pointer, or of what lacks it; 0: unknown */
 } PolicyFinding;
 
 typedef struct Policy Policy;
@@ -33,18 +34,25 @@ typedef struct Policy Policy;
 typedef enum EgressVerdict { EGRESS_DENY, EGRESS_PASS, EGRESS_INSPECT } EgressVerdict;
 typedef enum EgressProtocol { EGRESS_TLS, EGRESS_HTTP, EGRESS_RAW } EgressProtocol;
 
+/* Immutable. What is borrowed from it lives as long as it does, or as one that was made from it. */
 typedef struct EgressPolicy EgressPolicy;
 
 typedef struct EgressDecision {
         EgressVerdict verdict;
         EgressProtocol protocol;   /* what the port must carry */
-        const char *rule;          /* borrowed: "egress/code-fix.json#/allow/0", or "default" */
+        const char *rule;          /* borrowed: "egress/code-fix.json#/allow/0", "live/1", or "default" */
         const char *reason;        /* static: "allowed", "no-rule", "denied-by-rule", "port", "protocol", "method", "path" */
+        const char *file;          /* borrowed: where the rule stood when it was read; "" for a live one and for "default" */
+        unsigned line;             /* 0: unknown */
+        const char *who;           /* borrowed: who added a live rule; else NULL */
 } EgressDecision;
 
 /* Lower case, no trailing dot, A-labels (ASCII only), LDH labels, 253 bytes. -EINVAL otherwise, also for what
  * looks like an address (a last label of digits). */
 int egress_normalise_name(const char *name, char ret[static 254]);
+
+/* The same for a name as a person writes it: an IDN becomes its A-labels (UTS #46, non-transitional). Returns what is wrong, or NULL. */
+const char *egress_written_name(const char *text, char ret[static 254]);
 
 /* May this name be looked up at all, on any port? ret_rule (may be NULL) gets the rule that decided, or "default". */
 bool egress_policy_knows(const EgressPolicy *p, const char *name, const char **ret_rule);
@@ -59,15 +67,42 @@ size_t egress_policy_inspected(const EgressPolicy *p, const char *const **ret_pa
 /* The verdict for a connection (method and path NULL: not known yet) or for one request on it (both given; path as in
  * the request line). A connection whose requests must be looked at first is EGRESS_INSPECT on a tls port; on an http
  * port it is EGRESS_PASS, and the proxy asks again for each request. The rules of precedence are atop
- * policy-egress-decide.c. */
+ * policy-egress-decide.c.
+ *
+ * A literal address in place of the name ("10.20.0.7", "fd00::1", as inet_ntop() writes it) is weighed by rules about networks alone. */
 void egress_policy_decide(const EgressPolicy *p, const char *name, uint16_t port,
                           const char *method, const char *path, EgressDecision *ret);
+
+/* Over what is allowed and denied, in hexadecimal. The same for two policies that decide alike; a live rule changes it. */
 const char *egress_policy_digest(const EgressPolicy *p);
 
-/* Is this request path (query ignored) within one of the prefixes? A prefix that ends in '/' covers what is below it; any
- * other covers itself and what is below it ("/v1" has "/v1" and "/v1/x", not "/v1x"). NULL: any path. A path that an
- * origin may read in two ways (dot segments, "//", needless percent-encoding, a backslash) is within none. */
-bool policy_path_matches(const json_t *prefixes, const char *path);
+EgressPolicy *egress_policy_free(EgressPolicy *p);
+DEFINE_CLEANUP(EgressPolicy *, egress_policy_free)
+
+/* ---- a run's own policy: frozen, and changed live ---- */
+
+/* Everything about it as text, live rules and origins of rules included, the caller's; NULL when out of memory. */
+char *egress_policy_freeze(const EgressPolicy *p, size_t *ret_size);
+/* The reverse, without a look at any other file. -EINVAL: it is no such text (ret_reason, may be NULL, says why; the caller's). */
+int egress_policy_thaw(const char *data, size_t size, EgressPolicy **ret, char **ret_reason);
+
+/* The policy and one rule more, which `who` adds: "api.example.org:443", "db.example.org:5432/raw", a denial also without a port,
+ * or one rule in the JSON of the policy file. `p` may be NULL: nothing is allowed so far. An opposite live rule about the same is taken back.
+ * -EINVAL: it is no rule, -ENOTSUP: it would ask for the inspection of a name that `p` has not inspected so far, so that
+ * the run's CA does not sign for it, -E2BIG: too many live rules; then *ret_reason says so (the caller's). */
+int egress_policy_amend(const EgressPolicy *p, bool allow, const char *rule, const char *who, EgressPolicy **ret, char **ret_reason);
+
+/* A policy that was read anew, with the live rules of the old one. Both may be NULL. -ENOTSUP as above, with the name in *ret_reason. */
+int egress_policy_rebase(const EgressPolicy *fresh, const EgressPolicy *old, EgressPolicy **ret, char **ret_reason);
+
+/* Whether `p` inspects a name that `before` (NULL: nothing) does not; *ret_pattern (may be NULL, borrowed from p) is the first. */
+bool egress_policy_inspects_more(const EgressPolicy *p, const EgressPolicy *before, const char **ret_pattern);
+
+/* ---- paths ---- */
+
+/* Is this request path (query ignored) covered by one of the patterns? What a pattern means is atop policy-path.c. NULL: any path. A path
+ * that an origin may read in two ways (dot segments, "//", needless percent-encoding, a backslash) is covered by none. */
+bool policy_path_matches(const json_t *patterns, const char *path);
 
 /* ---- units ---- */
 
@@ -119,6 +154,9 @@ int policy_load(Policy **ret, const char *root, PolicyFinding **ret_findings, si
 Policy *policy_free(Policy *p);
 DEFINE_CLEANUP(Policy *, policy_free)
 void policy_findings_free(PolicyFinding *findings, size_t n);
+
+/* What is no error but should be known, of files that load. Borrowed. */
+size_t policy_warnings(const Policy *p, const PolicyFinding **ret);
 
 /* Each is NULL when there is no such object, or when it or something that it names had a finding; the
  * reason is then in ret_reason (borrowed from the set, may be NULL): "no workflow of that name" or file, pointer, reason. */

@@ -4,10 +4,14 @@ LIB_SRCS += supervisor/policy/policy-load.c \
             supervisor/policy/policy-units.c \
             supervisor/policy/policy-egress.c \
             supervisor/policy/policy-egress-decide.c \
+            supervisor/policy/policy-live.c \
+            supervisor/policy/policy-name.c \
+            supervisor/policy/policy-path.c \
+            supervisor/policy/policy-rules.c \
             supervisor/policy/policy-credential.c \
             supervisor/policy/policy-provider.c \
             supervisor/policy/policy-harness.c \
             supervisor/policy/policy-workflow.c \
             supervisor/policy/policy-host.c
-UNIT_TESTS += test-policy-egress test-policy-load test-policy-schema
+UNIT_TESTS += test-policy-egress test-policy-live test-policy-load test-policy-schema
 FUZZERS += fuzz-policy

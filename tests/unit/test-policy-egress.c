@@ -216,6 +216,170 @@ static void test_path_matches(void **state) {
         json_decref(prefixes);
 }
 
+/* As people write names; what is one name to DNS is one to a policy. */
+static void test_written_names(void **state) {
+        static const char *const same[][2] = {
+                { "Bücher.example", "xn--bcher-kva.example" },
+                { "BÜCHER.Example.", "xn--bcher-kva.example" },
+                { "bu\xcc\x88" "cher.example", "xn--bcher-kva.example" },
+                { "XN--bcher-KVA.example", "xn--bcher-kva.example" },
+                { "bücher\xe3\x80\x82" "example", "xn--bcher-kva.example" },
+                { "faß.example", "xn--fa-hia.example" },
+                { "例え.テスト", "xn--r8jz45g.xn--zckzah" },
+                { "r3---sn-x.example.org", "r3---sn-x.example.org" },
+                { "A.Example.ORG.", "a.example.org" },
+        };
+        static const char *const bad[] = {
+                "", ".", "xn--.example", "xn--a.example", "xn--0.example", "xn--bcher-kv.example", "xn--BCHER-kva\xc3\xbc.example",
+                "a\xe2\x80\x8d" "b.example", "\xef\xbc\x91\xef\xbc\x92\xef\xbc\x97.0.0.1", "bü cher.example", "bü_cher.example", "-bü.example", "bü..example",
+                "\xc3.example", "192.0.2.1", "a/b.example",
+        };
+        char name[254];
+
+        for (size_t i = 0; i < ELEMENTSOF(same); i++) {
+                if (egress_written_name(same[i][0], name))
+                        fail_msg("%s is refused", same[i][0]);
+                assert_string_equal(name, same[i][1]);
+        }
+        for (size_t i = 0; i < ELEMENTSOF(bad); i++)
+                if (!egress_written_name(bad[i], name))
+                        fail_msg("%s is taken for %s", bad[i], name);
+}
+
+static void test_globs(void **state) {
+        static const struct {
+                const char *pattern, *path;
+                bool covers;
+        } cases[] = {
+                { "/repos/*/issues", "/repos/x/issues", true },
+                { "/repos/*/issues", "/repos/x/issues?q=1", true },
+                { "/repos/*/issues", "/repos/x/y/issues", false },
+                { "/repos/*/issues", "/repos/x/issues/1", false },
+                { "/repos/*/issues", "/repos//issues", false },
+                { "/repos/*/issues/**", "/repos/x/issues/1/2", true },
+                { "/repos/*/issues/**", "/repos/x/issues/", true },
+                { "/repos/*/issues/**", "/repos/x/issues", false },
+                { "/pkg/**/meta.json", "/pkg/a/b/meta.json", true },
+                { "/pkg/**/meta.json", "/pkg/meta.json", true },
+                { "/pkg/**/meta.json", "/pkg/xmeta.json", false },
+                { "/pkg/**/meta.json", "/pkg/a/meta.json.gz", false },
+                { "/pkg/**/**", "/pkg/a", true },
+                { "/v*/x", "/v1/x", true },
+                { "/v*/x", "/v/x", true },
+                { "/v*/x", "/v1/2/x", false },
+                { "/v**x", "/v1/2/x", true },
+                { "/*.git/info/refs", "/a.git/info/refs", true },
+                { "/*.git/info/refs", "/a/b.git/info/refs", false },
+                { "/**.git/info/refs", "/a/b.git/info/refs", true },
+                { "/**", "/", true },
+                { "/*a*b*c", "/xaybzc", true },
+                { "/*a*b*c", "/xaybzcd", false },
+                { "/*aa", "/aaa", true },
+                { "/**/a/**/b", "/a/b", true },
+                { "/**/a/**/b", "/x/a/y/z/b", true },
+                { "/**/a/**/b", "/x/ab", false },
+                { "/x%2Ay", "/x*y", true },
+                { "/x%2Ay", "/x%2ay", true },
+                { "/x%2Ay", "/xzy", false },
+                { "/caf%C3%A9", "/caf%c3%a9", true },
+                { "/caf%C3%A9", "/caf\xc3\xa9/x", true },
+                { "/a!b", "/a%21b", true },
+        };
+
+        for (size_t i = 0; i < ELEMENTSOF(cases); i++) {
+                json_t *patterns = json_pack("[s]", cases[i].pattern);
+
+                if (policy_path_matches(patterns, cases[i].path) != cases[i].covers)
+                        fail_msg("%s: %s", cases[i].pattern, cases[i].path);
+                json_decref(patterns);
+        }
+}
+
+/* Globs and prefixes side by side: the one with more literal text wins, the denial at equal length. */
+static void test_glob_precedence(void **state) {
+        const EgressPolicy *e = load(*state,
+                "{'allow': [{'name': 'a.example.org', 'ports': [443], 'paths': ['/repos/', '/repos/mine/issues']},"
+                "           {'name': 'a.example.org', 'ports': [443], 'paths': ['/**/read']}],"
+                " 'deny': [{'name': 'a.example.org', 'paths': ['/repos/*/issues']},"
+                "          {'name': 'a.example.org', 'paths': ['/repos/**']}]}");
+
+        expect(e, "a.example.org", 443, "GET", "/repos/x", EGRESS_DENY, "deny/1", "denied-by-rule");
+        expect(e, "a.example.org", 443, "GET", "/repos/x/issues", EGRESS_DENY, "deny/0", "denied-by-rule");
+        expect(e, "a.example.org", 443, "GET", "/repos/mine/issues", EGRESS_INSPECT, "allow/0", "allowed");
+        expect(e, "a.example.org", 443, "GET", "/x/y/read", EGRESS_INSPECT, "allow/1", "allowed");
+        expect(e, "a.example.org", 443, "GET", "/x/y/write", EGRESS_DENY, "allow/0", "path");
+}
+
+/* A literal address is allowed by rules about networks alone, and these only within what host.json lists. */
+static void test_networks(void **state) {
+        Tree *t = *state;
+        const EgressPolicy *e;
+
+        tree_put(t, "etc/anchorhold/host.json", "{\"networks\": [\"10.0.0.0/8\", \"fd00:1::/32\"]}");
+        e = load(t, "{'allow': [{'network': '10.1.0.0/16', 'ports': [443, {'port': 5432, 'protocol': 'raw'}]},"
+                    "           {'network': '10.1.2.0/24', 'ports': [80], 'paths': ['/x']},"
+                    "           {'network': 'fd00:1:0::/48', 'ports': [443]}, {'name': '*.example.org', 'ports': [443]}],"
+                    " 'deny': [{'network': '10.1.3.4/32'}, {'name': '*.example.org'}]}");
+
+        expect(e, "10.1.9.9", 443, NULL, NULL, EGRESS_PASS, "allow/0", "allowed");
+        expect(e, "10.1.9.9", 80, NULL, NULL, EGRESS_DENY, "allow/0", "port");
+        expect(e, "10.2.0.1", 443, NULL, NULL, EGRESS_DENY, "", "no-rule");
+        expect(e, "10.1.2.1", 443, NULL, NULL, EGRESS_DENY, "allow/1", "port");
+        expect(e, "10.1.2.1", 80, NULL, NULL, EGRESS_PASS, "allow/1", "allowed");
+        expect(e, "10.1.2.1", 80, "GET", "/y", EGRESS_DENY, "allow/1", "path");
+        expect(e, "10.1.3.4", 443, NULL, NULL, EGRESS_DENY, "deny/0", "denied-by-rule");
+        expect(e, "fd00:1::7", 443, NULL, NULL, EGRESS_PASS, "allow/2", "allowed");
+        expect(e, "fd00:1:1::7", 443, NULL, NULL, EGRESS_DENY, "", "no-rule");
+        expect(e, "010.1.9.9", 443, NULL, NULL, EGRESS_DENY, "", "no-rule");
+        expect(e, "167839497", 443, NULL, NULL, EGRESS_DENY, "", "no-rule");
+        expect(e, "::ffff:10.1.9.9", 443, NULL, NULL, EGRESS_DENY, "", "no-rule");
+        expect(e, "10.1.0.0/16", 443, NULL, NULL, EGRESS_DENY, "", "no-rule");
+        assert_false(egress_policy_knows(e, "x.example.org", NULL));
+}
+
+static void test_lines_and_warnings(void **state) {
+        Tree *t = *state;
+        const EgressPolicy *e = load(t,
+                "{'allow':\n [\n  {'name': 'x.cloudfront.net', 'ports': [443]}, {'name': 'a.example.org',\n   'ports': [443]},\n\n"
+                "  {'name': 'y.cloudfront.net', 'ports': [443], 'tls': 'inspect'},\n  {'name': 'me.github.io', 'ports': [443]}]}");
+        const PolicyFinding *warnings;
+        EgressDecision d;
+
+        egress_policy_decide(e, "a.example.org", 443, NULL, NULL, &d);
+        assert_int_equal(d.line, 3);
+        assert_non_null(strstr(d.file, "etc/anchorhold/policy/egress/x.json"));
+        egress_policy_decide(e, "y.cloudfront.net", 443, NULL, NULL, &d);
+        assert_int_equal(d.line, 6);
+
+        assert_int_equal(t->n_findings, 0);
+        assert_int_equal(policy_warnings(t->policy, &warnings), 2);
+        assert_string_equal(warnings[0].pointer, "/allow/0/name");
+        assert_int_equal(warnings[0].line, 3);
+        assert_non_null(strstr(warnings[0].reason, "CloudFront"));
+        assert_string_equal(warnings[1].pointer, "/allow/3/name");
+
+        tree_put(t, "etc/anchorhold/policy/egress/x.json", "{\"allow\": [\n{\"name\": \"a.example.org\",\n\"ports\": [443,\n8443]}]}");
+        tree_load(t);
+        assert_int_equal(t->n_findings, 1);
+        assert_int_equal(t->findings[0].line, 4);
+}
+
+/* Nothing is allowed by what says nothing. */
+static void test_empty(void **state) {
+        static const char *const texts[] = { "{}", "{'allow': []}", "{'allow': null}", "{'allow': null, 'deny': null}", "{'deny': []}" };
+        char first[65] = "";
+
+        for (size_t i = 0; i < ELEMENTSOF(texts); i++) {
+                const EgressPolicy *e = load(*state, texts[i]);
+
+                expect(e, "a.example.org", 443, NULL, NULL, EGRESS_DENY, "", "no-rule");
+                assert_false(egress_policy_knows(e, "a.example.org", NULL));
+                if (i > 0)
+                        assert_string_equal(first, egress_policy_digest(e));
+                strcpy(first, egress_policy_digest(e));
+        }
+}
+
 static void test_digest(void **state) {
         char first[65];
 
@@ -225,6 +389,14 @@ static void test_digest(void **state) {
                 " 'paths': ['/x'], 'name': 'a.example.org'}]}")));
         assert_string_not_equal(first, egress_policy_digest(load(*state,
                 "{'allow': [{'name': 'a.example.org', 'ports': [443]}]}")));
+
+        /* neither does the order of rules, ports, methods or paths matter, nor the way in which a name is written */
+        strcpy(first, egress_policy_digest(load(*state,
+                "{'allow': [{'name': 'bücher.example', 'ports': [443, 80], 'methods': ['GET', 'PUT'], 'paths': ['/x', '/y']},"
+                " {'name': 'b.example.org', 'ports': [443]}]}")));
+        assert_string_equal(first, egress_policy_digest(load(*state,
+                "{'allow': [{'name': 'b.example.org', 'ports': [443]}, {'name': 'xn--bcher-kva.example.', 'ports': [80, 443],"
+                " 'paths': ['/y', '/x'], 'methods': ['PUT', 'GET']}]}")));
 }
 
 int main(void) {
@@ -234,6 +406,12 @@ int main(void) {
                 cmocka_unit_test_setup_teardown(test_precedence, setup, teardown),
                 cmocka_unit_test_setup_teardown(test_requests, setup, teardown),
                 cmocka_unit_test(test_path_matches),
+                cmocka_unit_test(test_written_names),
+                cmocka_unit_test(test_globs),
+                cmocka_unit_test_setup_teardown(test_glob_precedence, setup, teardown),
+                cmocka_unit_test_setup_teardown(test_networks, setup, teardown),
+                cmocka_unit_test_setup_teardown(test_lines_and_warnings, setup, teardown),
+                cmocka_unit_test_setup_teardown(test_empty, setup, teardown),
                 cmocka_unit_test_setup_teardown(test_digest, setup, teardown),
         };
 

@@ -161,7 +161,18 @@ static const Case cases[] = {
         { "egress/x.json", "{'allow': [1]}", "/allow/0", "must be an object" },
         { "egress/x.json", RULE("'ports': [443]"), "/allow/0/name", "is missing" },
         { "egress/x.json", RULE("'name': 'a.example.org'"), "/allow/0/ports", "is missing" },
-        { "egress/x.json", RULE("'name': 'A.example.org', 'ports': [443]"), "/allow/0/name", "lower case" },
+        { "egress/x.json", RULE("'name': 'a_b.example.org', 'ports': [443]"), "/allow/0/name", "must be a host name" },
+        { "egress/x.json", RULE("'name': 'xn--a.example.org', 'ports': [443]"), "/allow/0/name", "IDNA" },
+        { "egress/x.json", RULE("'name': 'a\u2488b.example.org', 'ports': [443]"), "/allow/0/name", "IDNA" },
+        { "egress/x.json", RULE("'name': '*.github.io', 'ports': [443]"), "/allow/0/name", "public suffix" },
+        { "egress/x.json", RULE("'name': '*.xn--p1ai', 'ports': [443]"), "/allow/0/name", "public suffix" },
+        { "egress/x.json", RULE("'name': 'a.example.org', 'network': '192.0.2.0/24', 'ports': [443]"), "/allow/0/network", "or about a network" },
+        { "egress/x.json", RULE("'network': '192.0.2.0/24', 'ports': [443]"), "/allow/0/network", "host.json lists" },
+        { "egress/x.json", RULE("'network': '192.0.2.1/24', 'ports': [443]"), "/allow/0/network", "bits set" },
+        { "egress/x.json", RULE("'network': '0.0.0.0/0', 'ports': [443]"), "/allow/0/network", "all addresses" },
+        { "egress/x.json", RULE("'name': 'a.example.org', 'ports': [443], 'paths': ['/a/***']"), "/allow/0/paths/0", "two \"*\"" },
+        { "egress/x.json", RULE("'name': 'a.example.org', 'ports': [443], 'paths': ['/*a*b*c*d*e*f*g*h*i']"), "/allow/0/paths/0", "eight wildcards" },
+        { "egress/x.json", RULE("'name': 'a.example.org', 'ports': [443], 'origin': {}"), "/allow/0/origin", "unknown key" },
         { "egress/x.json", RULE("'name': '192.0.2.1', 'ports': [443]"), "/allow/0/name", "not an address" },
         { "egress/x.json", RULE("'name': '*.com', 'ports': [443]"), "/allow/0/name", "public suffix" },
         { "egress/x.json", RULE("'name': '*.co.uk', 'ports': [443]"), "/allow/0/name", "public suffix" },
@@ -351,14 +362,14 @@ static void test_odd_files(void **state) {
         big = malloc((2 << 20) + 1);
         memset(big, ' ', 2 << 20);
         big[2 << 20] = '\0';
-        tree_put(t, "etc/anchorhold/policy/egress/e.json", big);
+        tree_put(t, "etc/anchorhold/policy/workflows/e.json", big);
         free(big);
 
         tree_load(t);
         assert_int_equal(t->n_findings, 3);
         assert_string_equal(tree_finding(t, "/etc/anchorhold/policy/egress/b.json", ""), "is not a regular file");
         assert_non_null(strstr(tree_finding(t, "/etc/anchorhold/policy/egress/c.json", ""), "cannot be read"));
-        assert_string_equal(tree_finding(t, "/etc/anchorhold/policy/egress/e.json", ""), "is larger than 1M");
+        assert_string_equal(tree_finding(t, "/etc/anchorhold/policy/workflows/e.json", ""), "is larger than 1M");
 }
 
 static void test_units(void **state) {

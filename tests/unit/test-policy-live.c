@@ -1,0 +1,310 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "policy-tree.h"
+
+static int setup(void **state) {
+        static Tree t;
+
+        tree_new(&t);
+        *state = &t;
+        return 0;
+}
+
+static int teardown(void **state) {
+        tree_free(*state);
+        return 0;
+}
+
+static const EgressPolicy *load(Tree *t, const char *text) {
+        const EgressPolicy *e;
+        char copy[4096];
+
+        (void) snprintf(copy, sizeof(copy), "%s", text);
+        for (char *p = copy; (p = strchr(p, '\'')); p++)
+                *p = '"';
+        tree_put(t, "etc/anchorhold/policy/egress/x.json", copy);
+        tree_load(t);
+        tree_print(t);
+        e = policy_find_egress(t->policy, "x", NULL);
+        assert_non_null(e);
+        return e;
+}
+
+static EgressDecision ask(const EgressPolicy *e, const char *name, uint16_t port, const char *method, const char *path) {
+        EgressDecision d;
+
+        egress_policy_decide(e, name, port, method, path, &d);
+        return d;
+}
+
+static EgressPolicy *amend(const EgressPolicy *e, bool allow, const char *rule) {
+        EgressPolicy *p = NULL;
+        char *reason = NULL;
+
+        if (egress_policy_amend(e, allow, rule, "alice", &p, &reason) < 0)
+                fail_msg("%s: %s", rule, reason);
+        assert_null(reason);
+        return p;
+}
+
+static void refuse(const EgressPolicy *e, bool allow, const char *rule, int error, const char *why) {
+        EgressPolicy *p = NULL;
+        char *reason = NULL;
+
+        assert_int_equal(egress_policy_amend(e, allow, rule, "alice", &p, &reason), error);
+        assert_null(p);
+        assert_non_null(reason);
+        if (!strstr(reason, why))
+                fail_msg("%s: \"%s\" does not say \"%s\"", rule, reason, why);
+        free(reason);
+}
+
+static void test_allow(void **state) {
+        const EgressPolicy *e = load(*state, "{'allow': [{'name': '*.example.org', 'ports': [443]}],\n 'deny': [{'name': 'bad.example.net'}]}");
+        EgressPolicy *p = amend(e, true, "db.example.org:5432/raw"), *q;
+        EgressDecision d;
+
+        /* it adds, and does not narrow what the wildcard gave */
+        d = ask(p, "db.example.org", 5432, NULL, NULL);
+        assert_int_equal(d.verdict, EGRESS_PASS);
+        assert_int_equal(d.protocol, EGRESS_RAW);
+        assert_string_equal(d.rule, "live/1");
+        assert_string_equal(d.who, "alice");
+        d = ask(p, "db.example.org", 443, NULL, NULL);
+        assert_int_equal(d.verdict, EGRESS_PASS);
+        assert_string_equal(d.rule, "egress/x.json#/allow/0");
+        assert_null(d.who);
+        assert_int_equal(ask(e, "db.example.org", 5432, NULL, NULL).verdict, EGRESS_DENY);
+        assert_string_not_equal(egress_policy_digest(e), egress_policy_digest(p));
+
+        /* the name can be looked up, and is not counted against the wildcard any more */
+        assert_int_equal(egress_policy_name_budget(e, "db.example.org", NULL), 64);
+        assert_int_equal(egress_policy_name_budget(p, "db.example.org", NULL), 0);
+        q = amend(p, true, "new.example.com:443");
+        assert_false(egress_policy_knows(p, "new.example.com", NULL));
+        assert_true(egress_policy_knows(q, "new.example.com", NULL));
+        assert_string_equal(ask(q, "new.example.com", 443, NULL, NULL).rule, "live/2");
+        assert_string_equal(ask(q, "new.example.com", 80, NULL, NULL).reason, "port");
+        egress_policy_free(p);
+
+        /* a file's denial stands */
+        p = amend(q, true, "bad.example.net:443");
+        d = ask(p, "bad.example.net", 443, NULL, NULL);
+        assert_int_equal(d.verdict, EGRESS_DENY);
+        assert_string_equal(d.rule, "egress/x.json#/deny/0");
+        assert_int_equal(d.line, 2);
+        egress_policy_free(p);
+        egress_policy_free(q);
+
+        /* from nothing */
+        p = amend(NULL, true, "a.example.org:443");
+        assert_int_equal(ask(p, "a.example.org", 443, NULL, NULL).verdict, EGRESS_PASS);
+        assert_int_equal(ask(p, "b.example.org", 443, NULL, NULL).verdict, EGRESS_DENY);
+        egress_policy_free(p);
+}
+
+static void test_deny(void **state) {
+        const EgressPolicy *e = load(*state, "{'allow': [{'name': 'a.example.org', 'ports': [443, 80], 'paths': ['/v1']},"
+                                             " {'name': '*.example.org', 'ports': [443, 80]}]}");
+        EgressPolicy *p = amend(e, false, "a.example.org"), *q, *back;
+        EgressDecision d;
+
+        /* also against a permission by path, which would win within one file */
+        d = ask(p, "a.example.org", 443, NULL, NULL);
+        assert_int_equal(d.verdict, EGRESS_DENY);
+        assert_string_equal(d.rule, "live/1");
+        assert_string_equal(d.reason, "denied-by-rule");
+        assert_int_equal(ask(p, "a.example.org", 443, "GET", "/v1").verdict, EGRESS_DENY);
+        assert_false(egress_policy_knows(p, "a.example.org", NULL));
+        assert_int_equal(ask(p, "b.example.org", 443, NULL, NULL).verdict, EGRESS_PASS);
+
+        /* a wildcard beats exact permissions of the file, not a more specific live one */
+        q = amend(e, false, "*.example.org:443");
+        assert_int_equal(ask(q, "a.example.org", 443, NULL, NULL).verdict, EGRESS_DENY);
+        assert_int_equal(ask(q, "b.example.org", 443, NULL, NULL).verdict, EGRESS_DENY);
+        assert_int_equal(ask(q, "b.example.org", 80, NULL, NULL).verdict, EGRESS_PASS);
+        back = amend(q, true, "c.example.org:443");
+        assert_int_equal(ask(back, "c.example.org", 443, NULL, NULL).verdict, EGRESS_PASS);
+        assert_int_equal(ask(back, "b.example.org", 443, NULL, NULL).verdict, EGRESS_DENY);
+        egress_policy_free(back);
+
+        /* and is not lessened by a live permission for another port */
+        back = amend(q, true, "d.example.org:8443/tls");
+        assert_int_equal(ask(back, "d.example.org", 8443, NULL, NULL).verdict, EGRESS_PASS);
+        assert_int_equal(ask(back, "d.example.org", 443, NULL, NULL).verdict, EGRESS_DENY);
+        egress_policy_free(back);
+
+        /* the opposite takes it back */
+        back = amend(q, true, "*.example.org:443");
+        assert_int_equal(ask(back, "b.example.org", 443, NULL, NULL).verdict, EGRESS_PASS);
+        egress_policy_free(back);
+        egress_policy_free(q);
+        egress_policy_free(p);
+}
+
+static void test_inspection(void **state) {
+        const EgressPolicy *e = load(*state, "{'allow': [{'name': 'api.example.org', 'ports': [443], 'tls': 'inspect'},"
+                                             " {'name': 'b.example.org', 'ports': [443, 80]}]}");
+        const char *pattern = NULL;
+        EgressPolicy *p;
+
+        refuse(e, true, "{\"name\": \"new.example.org\", \"ports\": [443], \"tls\": \"inspect\"}", -ENOTSUP, "from the next run on");
+        refuse(e, true, "{\"name\": \"new.example.org\", \"ports\": [443], \"paths\": [\"/x\"]}", -ENOTSUP, "new.example.org");
+        refuse(e, true, "{\"name\": \"*.example.org\", \"ports\": [443], \"tls\": \"inspect\"}", -ENOTSUP, "*.example.org");
+        refuse(e, false, "{\"name\": \"b.example.org\", \"paths\": [\"/x\"]}", -ENOTSUP, "b.example.org");
+        refuse(NULL, true, "{\"name\": \"new.example.org\", \"ports\": [443], \"tls\": \"inspect\"}", -ENOTSUP, "next run");
+
+        /* what the CA signs for already is fine, and so is what needs no eyes inside TLS */
+        p = amend(e, true, "{\"name\": \"api.example.org\", \"ports\": [{\"port\": 8443, \"protocol\": \"tls\"}], \"tls\": \"inspect\"}");
+        assert_int_equal(ask(p, "api.example.org", 8443, NULL, NULL).verdict, EGRESS_INSPECT);
+        assert_false(egress_policy_inspects_more(p, e, NULL));
+        egress_policy_free(p);
+        p = amend(e, false, "{\"name\": \"api.example.org\", \"methods\": [\"DELETE\"]}");
+        assert_int_equal(ask(p, "api.example.org", 443, "DELETE", "/").verdict, EGRESS_DENY);
+        assert_int_equal(ask(p, "api.example.org", 443, "GET", "/").verdict, EGRESS_INSPECT);
+        assert_int_equal(ask(p, "api.example.org", 443, NULL, NULL).verdict, EGRESS_INSPECT);
+        egress_policy_free(p);
+        p = amend(e, false, "{\"name\": \"b.example.org\", \"ports\": [80], \"paths\": [\"/x\"]}");
+        assert_int_equal(ask(p, "b.example.org", 80, "GET", "/x").verdict, EGRESS_DENY);
+        assert_int_equal(ask(p, "b.example.org", 443, NULL, NULL).verdict, EGRESS_PASS);
+        assert_true(egress_policy_inspects_more(p, NULL, &pattern));
+        assert_string_equal(pattern, "api.example.org");
+        egress_policy_free(p);
+}
+
+static void test_bad_rules(void **state) {
+        const EgressPolicy *e = load(*state, "{}");
+        EgressPolicy *p, *q;
+        char rule[64], *reason = NULL;
+        size_t i;
+
+        refuse(e, true, "a.example.org", -EINVAL, "HOST:PORT");
+        refuse(e, true, "a.example.org:", -EINVAL, "is no rule");
+        refuse(e, true, "a.example.org:0", -EINVAL, "is no rule");
+        refuse(e, true, "a.example.org:65536", -EINVAL, "is no rule");
+        refuse(e, true, "a.example.org:443x", -EINVAL, "is no rule");
+        refuse(e, true, "a.example.org:22", -EINVAL, "what the port carries");
+        refuse(e, true, "a.example.org:22/ssh", -EINVAL, "\"tls\", \"http\" or \"raw\"");
+        refuse(e, true, "192.0.2.1:443", -EINVAL, "not an address");
+        refuse(e, true, "[2001:db8::1]:443", -EINVAL, "host name");
+        refuse(e, true, "*.com:443", -EINVAL, "public suffix");
+        refuse(e, true, "", -EINVAL, "is no rule");
+        refuse(e, true, "{\"name\": \"a.example.org\"}", -EINVAL, "/ports: is missing");
+        refuse(e, true, "{\"name\": \"a.example.org\", \"ports\": [443], \"origin\": {}}", -EINVAL, "origin");
+        refuse(e, true, "{\"network\": \"10.0.0.0/8\", \"ports\": [443]}", -EINVAL, "network");
+        refuse(e, true, "{", -EINVAL, "line 1");
+        refuse(e, false, "a.example.org:443/tls", -EINVAL, "is no rule");
+
+        /* bounded */
+        p = amend(e, false, "x.example.org");
+        for (i = 0;; i++) {
+                int r;
+
+                (void) snprintf(rule, sizeof(rule), "h%zu.example.org:443", i);
+                r = egress_policy_amend(p, true, rule, "alice", &q, &reason);
+                if (r < 0)
+                        break;
+                egress_policy_free(p);
+                p = q;
+        }
+        assert_int_equal(i, 255);
+        assert_non_null(strstr(reason, "256 live rules"));
+        free(reason);
+
+        /* the same again is no more */
+        q = amend(p, true, "h7.example.org:443");
+        assert_string_equal(ask(q, "h7.example.org", 443, NULL, NULL).rule, "live/257");
+        egress_policy_free(q);
+        egress_policy_free(p);
+}
+
+static void test_freeze(void **state) {
+        Tree *t = *state;
+        const EgressPolicy *e;
+        EgressPolicy *live, *thawed = NULL;
+        char *text, *again, *reason = NULL;
+        EgressDecision d;
+        size_t size, n;
+
+        tree_put(t, "etc/anchorhold/host.json", "{\"networks\": [\"10.0.0.0/8\"]}");
+        e = load(t,
+                 "{'description': 'd',\n"
+                 " 'allow': [{'name': 'Bücher.example.', 'ports': [443, {'port': 22, 'protocol': 'raw'}]},\n"
+                 "           {'name': '*.example.org', 'ports': [443], 'methods': ['GET', 'PUT'], 'paths': ['/a/', '/b/*/c'], 'max_names': 9},\n"
+                 "           {'network': '10.1.0.0/16', 'ports': [{'port': 5432, 'protocol': 'raw'}]}],\n"
+                 " 'deny': [{'name': '*.example.org', 'ports': [443],\n"
+                 "           'paths': ['/a/secret']}]}");
+        live = amend(e, false, "q.example.org");
+
+        text = egress_policy_freeze(live, &size);
+        assert_non_null(text);
+        assert_int_equal(egress_policy_thaw(text, size, &thawed, &reason), 0);
+        assert_null(reason);
+        assert_string_equal(egress_policy_digest(thawed), egress_policy_digest(live));
+        again = egress_policy_freeze(thawed, &n);
+        assert_string_equal(again, text);
+
+        d = ask(thawed, "a.example.org", 443, "GET", "/a/secret");
+        assert_int_equal(d.verdict, EGRESS_DENY);
+        assert_string_equal(d.rule, "egress/x.json#/deny/0");
+        assert_non_null(strstr(d.file, "/etc/anchorhold/policy/egress/x.json"));
+        assert_int_equal(d.line, 5);
+        assert_int_equal(ask(thawed, "a.example.org", 443, "GET", "/a/x").line, 3);
+        assert_string_equal(ask(thawed, "q.example.org", 443, NULL, NULL).who, "alice");
+        assert_int_equal(ask(thawed, "xn--bcher-kva.example", 22, NULL, NULL).verdict, EGRESS_PASS);
+        assert_int_equal(ask(thawed, "10.1.2.3", 5432, NULL, NULL).verdict, EGRESS_PASS);
+        assert_int_equal(egress_policy_name_budget(thawed, "a.example.org", NULL), 9);
+
+        for (size_t i = 0; i < size; i++) {
+                EgressPolicy *cut = NULL;
+
+                assert_int_equal(egress_policy_thaw(text, i, &cut, NULL), -EINVAL);
+        }
+        free(text);
+        free(again);
+        egress_policy_free(thawed);
+        egress_policy_free(live);
+}
+
+static void test_rebase(void **state) {
+        EgressPolicy *live = amend(load(*state, "{'allow': [{'name': 'a.example.org', 'ports': [443]}]}"), true, "l.example.org:443"), *p = NULL;
+        const EgressPolicy *fresh;
+        char *reason = NULL;
+
+        fresh = load(*state, "{'allow': [{'name': 'b.example.org', 'ports': [443]}]}");
+        assert_int_equal(egress_policy_rebase(fresh, live, &p, &reason), 0);
+        assert_int_equal(ask(p, "a.example.org", 443, NULL, NULL).verdict, EGRESS_DENY);
+        assert_int_equal(ask(p, "b.example.org", 443, NULL, NULL).verdict, EGRESS_PASS);
+        assert_int_equal(ask(p, "l.example.org", 443, NULL, NULL).verdict, EGRESS_PASS);
+        egress_policy_free(p);
+        p = NULL;
+
+        fresh = load(*state, "{'allow': [{'name': 'b.example.org', 'ports': [443], 'tls': 'inspect'}]}");
+        assert_int_equal(egress_policy_rebase(fresh, live, &p, &reason), -ENOTSUP);
+        assert_non_null(strstr(reason, "b.example.org"));
+        free(reason);
+
+        assert_int_equal(egress_policy_rebase(NULL, live, &p, &reason), 0);
+        assert_int_equal(ask(p, "l.example.org", 443, NULL, NULL).verdict, EGRESS_PASS);
+        egress_policy_free(p);
+        egress_policy_free(live);
+}
+
+int main(void) {
+        const struct CMUnitTest tests[] = {
+                cmocka_unit_test_setup_teardown(test_allow, setup, teardown),
+                cmocka_unit_test_setup_teardown(test_deny, setup, teardown),
+                cmocka_unit_test_setup_teardown(test_inspection, setup, teardown),
+                cmocka_unit_test_setup_teardown(test_bad_rules, setup, teardown),
+                cmocka_unit_test_setup_teardown(test_freeze, setup, teardown),
+                cmocka_unit_test_setup_teardown(test_rebase, setup, teardown),
+        };
+
+        return cmocka_run_group_tests(tests, NULL, NULL);
+}
