@@ -15,9 +15,11 @@
 
 #define FENCE_MAPS_DIR "/run/anchorhold/maps"       /* grants, live, heartbeat: egressd's group */
 #define FENCE_PROGS_DIR "/sys/fs/bpf/anchorhold/prog"   /* programs: root */
-#define FENCE_PRIVATE_DIR "/sys/fs/bpf/anchorhold/maps" /* config, sockets, verdicts: root */
+#define FENCE_PRIVATE_DIR "/sys/fs/bpf/anchorhold/maps" /* what only the programs and root's tools use */
+#define FENCE_LINKS_DIR "/sys/fs/bpf/anchorhold/uplink" /* one link a device, named by its index */
 
 #define FENCE_MAX_GRANTS 65536
+#define FENCE_MAX_RUN_VERDICTS 16384
 #define FENCE_HEARTBEAT_NS (10ULL * 1000 * 1000 * 1000)
 
 /* Key of `grants`, value of `live`. An IPv4 address is written in its IPv4-mapped IPv6 form. */
@@ -40,6 +42,13 @@ struct fence_config {
         __u64 netns_cookie; /* of the host's network namespace, the only one where a run's sockets may be */
 };
 
+/* Value of `place`, one entry: where anchorhold-runs.slice is in the cgroup tree. */
+struct fence_place {
+        __u64 cgroup_id; /* 0: nothing was ever started below it */
+        __u32 level;     /* how deep; the programs find out */
+        __u32 zero;
+};
+
 /* Value of `sockets`, the storage of a socket. */
 struct fence_socket {
         __u64 grant;
@@ -51,7 +60,7 @@ enum fence_verdict {
         FENCE_CONNECT_NO_GRANT,
         FENCE_CONNECT_EXPIRED,
         FENCE_CONNECT_NEVER,     /* metadata, loopback, link-local, multicast */
-        FENCE_CONNECT_HEARTBEAT,
+        FENCE_CONNECT_HEARTBEAT, /* egressd's, or the warden's */
         FENCE_CONNECT_OTHER,     /* unknown family, protocol or namespace */
         FENCE_CREATE_REFUSED,
         FENCE_PACKET_NO_GRANT,
@@ -59,7 +68,17 @@ enum fence_verdict {
         FENCE_PACKET_HEARTBEAT,
         FENCE_PACKET_OTHER,      /* not what its socket's grant names, or not understood */
         FENCE_UNIX_ABSTRACT,     /* a Unix socket without a path */
+        FENCE_BIND_REFUSED,
+        FENCE_OPTION_REFUSED,
+        FENCE_UPLINK_DROPPED,    /* at a device of the host, made below the slice and without a grant */
         FENCE_N_VERDICTS,
+};
+
+/* Key of `run_verdicts`: the same counts for each child of anchorhold-runs.slice, which is one run's slice. */
+struct fence_count_key {
+        __u64 cgroup_id;
+        __u32 verdict;
+        __u32 zero;
 };
 
 static inline int fence_never_v4(const __u8 a[4]) {

@@ -58,24 +58,101 @@ struct {
         __type(value, __u64);
 } verdicts SEC(".maps") __weak;
 
-/* Counts the verdict. What the hooks return for "allowed" is 1, for anything else 0. */
-static __always_inline int verdict(__u32 v) {
+struct {
+        __uint(type, BPF_MAP_TYPE_PERCPU_HASH);
+        __uint(max_entries, FENCE_MAX_RUN_VERDICTS);
+        __uint(map_flags, BPF_F_NO_PREALLOC);
+        __type(key, struct fence_count_key);
+        __type(value, __u64);
+} run_verdicts SEC(".maps") __weak;
+
+struct {
+        __uint(type, BPF_MAP_TYPE_ARRAY);
+        __uint(max_entries, 1);
+        __type(key, __u32);
+        __type(value, struct fence_place);
+} place SEC(".maps") __weak;
+
+/* CLOCK_BOOTTIME of the last time that the warden found the whole fence in force, in nanoseconds. */
+struct {
+        __uint(type, BPF_MAP_TYPE_ARRAY);
+        __uint(max_entries, 1);
+        __type(key, __u32);
+        __type(value, __u64);
+} checked SEC(".maps") __weak;
+
+#define MAX_LEVEL 16
+
+/* Which ancestor of whom: of a packet's socket, or of the current task. */
+static __always_inline __u64 ancestor(struct __sk_buff *skb, int level) {
+        return skb ? bpf_skb_ancestor_cgroup_id(skb, level) : bpf_get_current_ancestor_cgroup_id(level);
+}
+
+/* The id of the run's slice, the child of anchorhold-runs.slice; 0 if that is not known. How deep it lies is looked for once. */
+static __always_inline __u64 run_cgroup(struct __sk_buff *skb) {
+        struct fence_place *p;
+        __u32 zero = 0;
+        int level;
+
+        p = bpf_map_lookup_elem(&place, &zero);
+        if (!p || p->cgroup_id == 0)
+                return 0;
+
+        level = p->level & (MAX_LEVEL - 1);
+        if (ancestor(skb, level) == p->cgroup_id)
+                return ancestor(skb, level + 1);
+
+        for (level = 0; level < MAX_LEVEL; level++)
+                if (ancestor(skb, level) == p->cgroup_id) {
+                        p->level = level;
+                        return ancestor(skb, level + 1);
+                }
+        return 0;
+}
+
+static __always_inline void count_for_run(__u64 run, __u32 v) {
+        struct fence_count_key key = { .cgroup_id = run, .verdict = v };
+        __u64 *n, one = 1;
+
+        n = bpf_map_lookup_elem(&run_verdicts, &key);
+        if (n)
+                *n += 1;
+        else
+                (void) bpf_map_update_elem(&run_verdicts, &key, &one, BPF_NOEXIST);
+}
+
+static __always_inline int count(__u32 v, __u64 run) {
         __u64 *n;
 
         n = bpf_map_lookup_elem(&verdicts, &v);
         if (n)
                 *n += 1;
+        count_for_run(run, v);
 
         return v == FENCE_CONNECT_ALLOWED;
 }
 
-/* A heartbeat from the future is a forged one. */
-static __always_inline int heartbeat_is_fresh(__u64 now) {
+/* Counts the verdict on what the current task does. What the hooks return for "allowed" is 1, for anything else 0. */
+static __always_inline int verdict(__u32 v) {
+        return count(v, run_cgroup(NULL));
+}
+
+/* The same, where a packet is judged and the current task may be anybody. */
+static __always_inline int verdict_on(__u32 v, struct __sk_buff *skb) {
+        return count(v, run_cgroup(skb));
+}
+
+static __always_inline int is_fresh(void *map, __u64 now) {
         __u32 zero = 0;
         __u64 *last;
 
-        last = bpf_map_lookup_elem(&heartbeat, &zero);
+        last = bpf_map_lookup_elem(map, &zero);
         return last && *last <= now && now - *last <= FENCE_HEARTBEAT_NS;
+}
+
+/* Do egressd, and with it auditd, and the warden live? A heartbeat from the future is a forged one. */
+static __always_inline int heartbeat_is_fresh(__u64 now) {
+        return is_fresh(&heartbeat, now) && is_fresh(&checked, now);
 }
 
 /* Is ctx, a socket or something with a socket, in the host's own network namespace? */

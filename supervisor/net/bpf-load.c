@@ -41,14 +41,18 @@ static inline struct fence *skeleton_free(struct fence *f) {
 DEFINE_CLEANUP(struct fence *, skeleton_free)
 
 const FenceHook fence_hooks[FENCE_N_HOOKS] = {
-        { "connect4",     BPF_CGROUP_INET4_CONNECT,     false },
-        { "connect6",     BPF_CGROUP_INET6_CONNECT,     false },
-        { "sendmsg4",     BPF_CGROUP_UDP4_SENDMSG,      false },
-        { "sendmsg6",     BPF_CGROUP_UDP6_SENDMSG,      false },
-        { "sock_create",  BPF_CGROUP_INET_SOCK_CREATE,  false },
-        { "egress",       BPF_CGROUP_INET_EGRESS,       false },
-        { "connect_unix", BPF_CGROUP_UNIX_CONNECT,      true },
-        { "sendmsg_unix", BPF_CGROUP_UNIX_SENDMSG,      true },
+        { "connect4",     BPF_CGROUP_INET4_CONNECT,     FENCE_BY_SYSTEMD },
+        { "connect6",     BPF_CGROUP_INET6_CONNECT,     FENCE_BY_SYSTEMD },
+        { "sendmsg4",     BPF_CGROUP_UDP4_SENDMSG,      FENCE_BY_SYSTEMD },
+        { "sendmsg6",     BPF_CGROUP_UDP6_SENDMSG,      FENCE_BY_SYSTEMD },
+        { "bind4",        BPF_CGROUP_INET4_BIND,        FENCE_BY_SYSTEMD },
+        { "bind6",        BPF_CGROUP_INET6_BIND,        FENCE_BY_SYSTEMD },
+        { "sock_create",  BPF_CGROUP_INET_SOCK_CREATE,  FENCE_BY_SYSTEMD },
+        { "setsockopt",   BPF_CGROUP_SETSOCKOPT,        FENCE_BY_SYSTEMD },
+        { "egress",       BPF_CGROUP_INET_EGRESS,       FENCE_BY_SYSTEMD },
+        { "connect_unix", BPF_CGROUP_UNIX_CONNECT,      FENCE_BY_FENCE   },
+        { "sendmsg_unix", BPF_CGROUP_UNIX_SENDMSG,      FENCE_BY_FENCE   },
+        { "uplink",       BPF_TCX_EGRESS,               FENCE_AT_UPLINK  },
 };
 
 int fence_identify(int prog_fd, FenceIdentity *ret) {
@@ -123,7 +127,7 @@ __attribute__((__format__(__printf__, 2, 0))) static int print_quietly(enum libb
 }
 
 static int make_private_dirs(char **ret_reason) {
-        static const char *const dirs[] = { "/sys/fs/bpf/anchorhold", FENCE_PROGS_DIR, FENCE_PRIVATE_DIR };
+        static const char *const dirs[] = { "/sys/fs/bpf/anchorhold", FENCE_PROGS_DIR, FENCE_PRIVATE_DIR, FENCE_LINKS_DIR };
 
         for (size_t i = 0; i < ELEMENTSOF(dirs); i++)
                 if (mkdir(dirs[i], 0700) < 0 && errno != EEXIST)
@@ -138,7 +142,7 @@ typedef struct MapPlace {
         bool egressd; /* opened for egressd's group */
 } MapPlace;
 
-#define N_MAPS 6
+#define N_MAPS 10
 
 static void map_places(struct fence *f, MapPlace ret[static N_MAPS]) {
         const MapPlace places[N_MAPS] = {
@@ -148,6 +152,10 @@ static void map_places(struct fence *f, MapPlace ret[static N_MAPS]) {
                 { f->maps.config,    FENCE_PRIVATE_DIR, false },
                 { f->maps.sockets,   FENCE_PRIVATE_DIR, false },
                 { f->maps.verdicts,  FENCE_PRIVATE_DIR, false },
+                { f->maps.run_verdicts, FENCE_PRIVATE_DIR, false },
+                { f->maps.place,     FENCE_PRIVATE_DIR, false },
+                { f->maps.checked,   FENCE_PRIVATE_DIR, false },
+                { f->maps.runs_slice, FENCE_PRIVATE_DIR, false },
         };
 
         memcpy(ret, places, sizeof(places));

@@ -7,13 +7,19 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+typedef enum FencePlace {
+        FENCE_BY_SYSTEMD, /* BPFProgram= of anchorhold-runs.slice */
+        FENCE_BY_FENCE,   /* systemd has no word for it: anchor-fence attaches it to that slice */
+        FENCE_AT_UPLINK,  /* at every device of the host: anchor-warden */
+} FencePlace;
+
 typedef struct FenceHook {
         const char *name; /* of the program, its pin, and the word in BPFProgram= */
         enum bpf_attach_type type;
-        bool by_fence; /* systemd has no word for it: anchor-fence attaches it */
+        FencePlace place;
 } FenceHook;
 
-#define FENCE_N_HOOKS 8
+#define FENCE_N_HOOKS 12
 extern const FenceHook fence_hooks[FENCE_N_HOOKS];
 
 /* The instructions and the maps that they work on. */

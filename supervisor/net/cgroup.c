@@ -103,3 +103,21 @@ int cgroup_open_own(const char *name) {
         fd = open(whole, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
         return fd < 0 ? -errno : fd;
 }
+
+int cgroup_open(const char *path) {
+        _cleanup_free_ char *mountinfo = NULL, *mount = NULL, *whole = NULL;
+        int fd, r;
+
+        r = io_read_file(AT_FDCWD, "/proc/self/mountinfo", MAX_PROC_FILE, &mountinfo, NULL);
+        if (r < 0)
+                return r;
+        mount = cgroup_find_mount(mountinfo);
+        if (!mount)
+                return -ENOMEDIUM;
+        whole = text_format("%s/%s", mount, path);
+        if (!whole)
+                return -ENOMEM;
+
+        fd = open(whole, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        return fd < 0 ? -errno : fd;
+}

@@ -19,3 +19,6 @@ bool cgroup_cut_path(char *path, const char *name);
 /* This process's cgroup as an open directory, or with a name, the one so called that it is or lies below: the caller's.
  * -ENOENT if there is none of that name, other negative errno if it cannot be opened. */
 int cgroup_open_own(const char *name);
+
+/* The cgroup of that path below the root of the cgroup2 tree, as above. */
+int cgroup_open(const char *path);

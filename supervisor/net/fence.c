@@ -1,21 +1,13 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 
-#include <bpf/bpf.h>
 #include <netinet/in.h>
 #include <stddef.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 
-#include "fence-api.bpf.h"
-#include "net/bpf-load.h"
-#include "net/cgroup.h"
 #include "net/fence.h"
 #include "util/log.h"
-#include "util/text.h"
-
-#define FENCE_SLICE "anchorhold-runs.slice"
-#define MAX_PROGRAMS 64 /* the kernel's BPF_CGROUP_MAX_PROGS */
 
 typedef struct Attempt {
         const char *what;
@@ -90,115 +82,6 @@ int fence_self_test(const char **ret_what) {
                                 *ret_what = attempts[i].what;
                         return r;
                 }
-        }
-
-        return 0;
-}
-
-/* ---- what only root can see ---- */
-
-/* 1 if a program like the pinned one is in force on the cgroup, 0 if none is. */
-static int is_in_force(int cgroup_fd, const FenceHook *hook, const FenceIdentity *pinned) {
-        uint32_t ids[MAX_PROGRAMS], n = MAX_PROGRAMS, flags;
-        int r;
-
-        r = bpf_prog_query(cgroup_fd, hook->type, BPF_F_QUERY_EFFECTIVE, &flags, ids, &n);
-        if (r < 0)
-                return r;
-
-        for (uint32_t i = 0; i < n; i++) {
-                _cleanup_fd_ int fd = -1;
-                FenceIdentity found;
-
-                fd = bpf_prog_get_fd_by_id(ids[i]);
-                if (fd == -ENOENT)
-                        continue;
-                if (fd < 0)
-                        return fd;
-
-                r = fence_identify(fd, &found);
-                if (r < 0)
-                        return r;
-                if (fence_identity_equal(&found, pinned))
-                        return 1;
-        }
-
-        return 0;
-}
-
-static int explain(char **ret_reason, int error, const char *what, const char *name) {
-        *ret_reason = text_format("%s%s", what, name);
-        return *ret_reason ? error : -ENOMEM;
-}
-
-static int attach(int cgroup_fd, const FenceHook *hook) {
-        _cleanup_free_ char *path = NULL;
-        _cleanup_fd_ int fd = -1;
-        int r;
-
-        path = text_format(FENCE_PROGS_DIR "/%s", hook->name);
-        if (!path)
-                return -ENOMEM;
-        fd = bpf_obj_get(path);
-        if (fd < 0)
-                return fd;
-
-        r = bpf_prog_attach(fd, cgroup_fd, hook->type, BPF_F_ALLOW_MULTI);
-        return r == -EINVAL ? 0 : r; /* this very program: another unit's first step was faster. The check that follows would tell. */
-}
-
-int fence_attach_rest(char **ret_reason) {
-        _cleanup_fd_ int cgroup_fd = -1;
-        FenceIdentity pinned;
-        int r;
-
-        cgroup_fd = r = cgroup_open_own(FENCE_SLICE);
-        if (r == -ENOENT)
-                return 0;
-        if (r < 0)
-                return explain(ret_reason, r, "cannot open the cgroup of ", FENCE_SLICE);
-
-        for (size_t i = 0; i < FENCE_N_HOOKS; i++) {
-                const FenceHook *hook = &fence_hooks[i];
-
-                if (!hook->by_fence)
-                        continue;
-
-                r = fence_identify_pinned(hook, &pinned);
-                if (r < 0)
-                        return explain(ret_reason, r, "no pinned program " FENCE_PROGS_DIR "/", hook->name);
-                r = is_in_force(cgroup_fd, hook, &pinned);
-                if (r == 0)
-                        r = attach(cgroup_fd, hook);
-                if (r < 0)
-                        return explain(ret_reason, r, "cannot attach to " FENCE_SLICE ": ", hook->name);
-        }
-
-        return 0;
-}
-
-int fence_check_attached(char **ret_reason) {
-        _cleanup_fd_ int cgroup_fd = -1;
-        FenceIdentity pinned;
-        int r;
-
-        cgroup_fd = r = cgroup_open_own(NULL);
-        if (r < 0)
-                return explain(ret_reason, r, "cannot open this process's cgroup", "");
-
-        for (size_t i = 0; i < FENCE_N_HOOKS; i++) {
-                const FenceHook *hook = &fence_hooks[i];
-
-                r = fence_identify_pinned(hook, &pinned);
-                if (r < 0)
-                        return explain(ret_reason, r, "no pinned program " FENCE_PROGS_DIR "/", hook->name);
-
-                r = is_in_force(cgroup_fd, hook, &pinned);
-                if (r < 0)
-                        return explain(ret_reason, r, "cannot ask which programs are in force: ", hook->name);
-                if (r == 0)
-                        return explain(ret_reason, -ENOTRECOVERABLE, "the pinned program is not in force on this cgroup: ",
-                                       hook->name);
         }
 
         return 0;

@@ -4,12 +4,16 @@
 LIB_SRCS += \
 	supervisor/net/bpf-load.c \
 	supervisor/net/cgroup.c \
+	supervisor/net/fence-counts.c \
+	supervisor/net/fence-inspect.c \
 	supervisor/net/fence.c \
 	supervisor/net/netlink.c \
 	supervisor/net/run-link.c \
 	supervisor/net/run-net.c \
-	supervisor/net/run-ruleset.c
+	supervisor/net/run-ruleset.c \
+	supervisor/net/uplink.c \
+	supervisor/net/warden.c
 
-PROGRAMS += anchor-bpf anchor-fence anchor-net
+PROGRAMS += anchor-bpf anchor-fence anchor-net anchor-warden
 
 UNIT_TESTS += test-cgroup test-fence-address test-fence-kernel test-grant-map test-run-net

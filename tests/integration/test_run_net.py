@@ -14,7 +14,8 @@ import pytest
 
 RUN = "r0000nette5t0"
 PINS = "/sys/fs/bpf/anchorhold/prog"
-PROGRAMS = ["connect4", "connect6", "sendmsg4", "sendmsg6", "sock_create", "egress", "connect_unix", "sendmsg_unix"]
+PROGRAMS = ["connect4", "connect6", "sendmsg4", "sendmsg6", "bind4", "bind6", "sock_create", "setsockopt", "egress", "connect_unix", "sendmsg_unix",
+            "uplink"]
 
 
 def fenced(host, command, run=RUN, check=True, **properties):

@@ -31,6 +31,8 @@
 #include "egress/grant-map.h"
 #include "fence-api.bpf.h"
 #include "net/bpf-load.h"
+#include "net/fence-counts.h"
+#include "net/fence-inspect.h"
 #include "net/fence.h"
 #include "util/text.h"
 
@@ -92,6 +94,9 @@ static void mount_all(void) {
         must(mount("sysfs", "/tmp/sysfs", "sysfs", 0, NULL));
         must(mkdir("/sys/kernel", 0755));
         must(mount("/tmp/sysfs/kernel", "/sys/kernel", NULL, MS_BIND, NULL));
+        /* how many processors there may be: as many values has a map that counts for each */
+        must(mkdir("/sys/devices", 0755));
+        must(mount("/tmp/sysfs/devices", "/sys/devices", NULL, MS_BIND, NULL));
         must(mkdir("/sys/fs", 0755));
         must(mkdir("/sys/fs/bpf", 0755));
         must(mount("bpf", "/sys/fs/bpf", "bpf", 0, NULL));
@@ -113,7 +118,33 @@ static void attach(void) {
                 _cleanup_fd_ int prog = bpf_obj_get(path);
 
                 assert_true(prog >= 0);
-                assert_int_equal(bpf_prog_attach(prog, cgroup, fence_hooks[i].type, BPF_F_ALLOW_MULTI), 0);
+                if (fence_hooks[i].place == FENCE_BY_SYSTEMD)
+                        assert_int_equal(bpf_prog_attach(prog, cgroup, fence_hooks[i].type, BPF_F_ALLOW_MULTI), 0);
+        }
+}
+
+/* The other two, as anchor-fence does it. */
+static void prepare(void) {
+        _cleanup_free_ char *reason = NULL;
+        _cleanup_fd_ int cgroup = -1;
+
+        must(cgroup = open(parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+        assert_int_equal(fence_check_cgroup(cgroup, &reason), -ENOTRECOVERABLE);
+        free(TAKE_PTR(reason));
+        if (fence_prepare_slice(cgroup, &reason) < 0 || fence_check_cgroup(cgroup, &reason) < 0)
+                fail_msg("%s", reason);
+}
+
+static void detach(bool (*which)(const FenceHook *hook)) {
+        _cleanup_fd_ int cgroup = -1;
+
+        must(cgroup = open(parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+        for (size_t i = 0; i < FENCE_N_HOOKS; i++) {
+                _cleanup_free_ char *path = text_format(FENCE_PROGS_DIR "/%s", fence_hooks[i].name);
+                _cleanup_fd_ int prog = bpf_obj_get(path);
+
+                if (fence_hooks[i].place == FENCE_BY_SYSTEMD && which(&fence_hooks[i]))
+                        assert_int_equal(bpf_prog_detach2(prog, cgroup, fence_hooks[i].type), 0);
         }
 }
 
@@ -135,6 +166,7 @@ static int group_setup(void **state) {
                 fail_msg("%s", reason);
         assert_int_equal(n, FENCE_N_HOOKS);
         attach();
+        prepare();
         return 0;
 }
 
@@ -144,7 +176,16 @@ static int group_teardown(void **state) {
         return rmdir(parent);
 }
 
+static void set_checked(uint64_t usec) {
+        _cleanup_fd_ int fd = bpf_obj_get(FENCE_PRIVATE_DIR "/checked");
+        uint64_t ns = usec * 1000;
+        uint32_t zero = 0;
+
+        assert_int_equal(bpf_map_update_elem(fd, &zero, &ns, BPF_ANY), 0);
+}
+
 static int setup(void **state) {
+        set_checked(time_boottime());
         assert_int_equal(grant_map_open(&grants, NULL), 0);
         assert_true(grant_map_revoke_all(grants) >= 0);
         assert_int_equal(grant_map_heartbeat(grants), 0);
@@ -369,6 +410,20 @@ static void test_heartbeat(void **state) {
         assert_int_equal(in_cgroup(child_a, deed_connect, &t), 0);
 }
 
+/* The warden's sign of life counts as much. */
+static void test_checked(void **state) {
+        Target t = { "203.0.113.1", 0, SOCK_STREAM };
+        _cleanup_fd_ int server = serve(t.address, &t.port, SOCK_STREAM);
+
+        (void) grant(child_a, &t, LONG);
+        set_checked(time_boottime() - 11 * 1000 * 1000);
+        assert_int_equal(in_cgroup(child_a, deed_connect, &t), EPERM);
+        set_checked(time_boottime() + LONG);
+        assert_int_equal(in_cgroup(child_a, deed_connect, &t), EPERM);
+        set_checked(time_boottime() - 9 * 1000 * 1000);
+        assert_int_equal(in_cgroup(child_a, deed_connect, &t), 0);
+}
+
 /* A connection under way: the child sends a byte whenever it is told to over a socket pair. */
 typedef struct Line {
         Target target;
@@ -460,6 +515,9 @@ static void test_silence_cuts(void **state) {
         (void) grant(child_a, &l.target, LONG);
         pid = line_open(&l, server, &accepted);
         assert_true(line_passes(&l, accepted));
+        set_checked(time_boottime() - 11 * 1000 * 1000);
+        assert_false(line_passes(&l, accepted));
+        set_checked(time_boottime());
         set_heartbeat(time_boottime() - 11 * 1000 * 1000);
         assert_false(line_passes(&l, accepted));
         line_close(&l, pid);
@@ -622,6 +680,231 @@ static void test_abstract_sockets(void **state) {
         }
 }
 
+/* ---- bind, options ---- */
+
+static int deed_bind(void *userdata) {
+        Target *t = userdata;
+        struct sockaddr_storage ss;
+        socklen_t len = target_address(t, &ss);
+        _cleanup_fd_ int fd = socket(ss.ss_family, t->type | SOCK_CLOEXEC, 0);
+
+        if (fd < 0)
+                return errno;
+        return bind(fd, (struct sockaddr *) &ss, len) < 0 ? errno : 0;
+}
+
+static void test_bind(void **state) {
+        static const char *const addresses[] = { "203.0.113.1", "0.0.0.0", "127.0.0.1", "2001:db8::1", "::" };
+
+        for (size_t i = 0; i < ELEMENTSOF(addresses); i++) {
+                for (int type = SOCK_STREAM; type <= SOCK_DGRAM; type++) {
+                        Target t = { addresses[i], 0, type }, privileged = { addresses[i], 53, type };
+
+                        assert_int_equal(in_cgroup(child_a, deed_bind, &t), EPERM);
+                        assert_int_equal(in_cgroup(child_a, deed_bind, &privileged), EPERM);
+                        assert_int_equal(deed_bind(&t), 0); /* outside: a control */
+                        assert_int_equal(deed_bind(&privileged), 0);
+                }
+        }
+}
+
+/* listen() without bind() takes a port of the kernel's choice and asks no bind hook. */
+typedef struct Ear {
+        int tell[2];
+} Ear;
+
+static int deed_listen(void *userdata) {
+        struct sockaddr_in sin = {};
+        socklen_t len = sizeof(sin);
+        Ear *e = userdata;
+        int fd;
+        char c;
+
+        fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        if (fd < 0 || listen(fd, 4) < 0 || getsockname(fd, (struct sockaddr *) &sin, &len) < 0)
+                return 1;
+        if (write(e->tell[1], &sin.sin_port, sizeof(sin.sin_port)) != sizeof(sin.sin_port))
+                return 1;
+        close(e->tell[0]);
+        return (int) read(e->tell[1], &c, 1);
+}
+
+static int dial_ear(bool fenced) {
+        Target t = { "203.0.113.1", 0, SOCK_STREAM };
+        uint16_t port = 0;
+        pid_t pid;
+        int r;
+        Ear e;
+
+        must(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, e.tell));
+        must(pid = fork());
+        if (pid == 0)
+                _exit(fenced ? in_cgroup(child_a, deed_listen, &e) : deed_listen(&e));
+        close(e.tell[1]);
+        assert_int_equal(read(e.tell[0], &port, sizeof(port)), sizeof(port));
+        t.port = ntohs(port);
+        r = deed_connect(&t);
+        close(e.tell[0]);
+        must(waitpid(pid, NULL, 0));
+        return r;
+}
+
+static void test_listen_unbound(void **state) {
+        assert_int_not_equal(dial_ear(true), 0);
+        assert_int_equal(dial_ear(false), 0); /* a control */
+}
+
+typedef struct Option {
+        int family, level, name;
+} Option;
+
+static int deed_option(void *userdata) {
+        uint8_t value[24] = { 1 };
+        Option *o = userdata;
+        _cleanup_fd_ int fd = socket(o->family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+        if (fd < 0)
+                return 255;
+        if (o->level == IPPROTO_IP && o->name == IP_OPTIONS)
+                memcpy(value, (const uint8_t[]) { 131, 7, 4, 203, 0, 113, 1, 1 }, 8);
+        if (o->name == SO_BINDTODEVICE && o->level == SOL_SOCKET)
+                strcpy((char *) value, "lo");
+        return setsockopt(fd, o->level, o->name, value, o->level == IPPROTO_IP && o->name == IP_OPTIONS ? 8 : 16) < 0 ? errno : 0;
+}
+
+static void test_options(void **state) {
+        Option refused[] = {
+                { AF_INET, IPPROTO_IP, IP_OPTIONS },       { AF_INET, IPPROTO_IP, IP_TRANSPARENT },
+                { AF_INET, IPPROTO_IP, IP_FREEBIND },      { AF_INET, IPPROTO_IP, IP_TTL },
+                { AF_INET, SOL_SOCKET, SO_MARK },          { AF_INET, SOL_SOCKET, SO_BINDTODEVICE },
+                { AF_INET, SOL_SOCKET, SO_BINDTOIFINDEX }, { AF_INET, SOL_SOCKET, SO_PRIORITY },
+                { AF_INET, SOL_SOCKET, SO_REUSEPORT },     { AF_INET6, IPPROTO_IPV6, IPV6_TRANSPARENT },
+                { AF_INET6, IPPROTO_IPV6, IPV6_V6ONLY },   { AF_INET6, SOL_SOCKET, SO_MARK },
+        }, allowed[] = {
+                { AF_INET, IPPROTO_TCP, 1 /* TCP_NODELAY */ }, { AF_INET6, IPPROTO_TCP, 1 },
+                { AF_INET, SOL_SOCKET, SO_KEEPALIVE },         { AF_INET, SOL_SOCKET, SO_RCVTIMEO },
+                { AF_UNIX, SOL_SOCKET, SO_PASSCRED },
+        };
+
+        for (size_t i = 0; i < ELEMENTSOF(refused); i++) {
+                assert_int_equal(in_cgroup(child_a, deed_option, &refused[i]), EPERM);
+                assert_int_equal(deed_option(&refused[i]), 0); /* outside: a control */
+        }
+        for (size_t i = 0; i < ELEMENTSOF(allowed); i++)
+                assert_int_equal(in_cgroup(child_a, deed_option, &allowed[i]), 0);
+
+        /* not even a routing header: the kernel knows none of this type, the fence is asked first */
+        Option header = { AF_INET6, IPPROTO_IPV6, IPV6_RTHDR };
+        assert_int_equal(in_cgroup(child_a, deed_option, &header), EPERM);
+        assert_int_not_equal(deed_option(&header), EPERM);
+}
+
+/* ---- counts ---- */
+
+static void test_counts_by_run(void **state) {
+        Target t = { "203.0.113.1", 9, SOCK_STREAM }, never = { "169.254.169.254", 80, SOCK_STREAM };
+        uint64_t before[FENCE_N_VERDICTS], after[FENCE_N_VERDICTS], other[FENCE_N_VERDICTS];
+        _cleanup_json_ json_t *j = NULL;
+
+        assert_int_equal(fence_counts_drop(cgroup_id(child_b)), 0);
+        assert_int_equal(fence_counts_read(cgroup_id(child_a), before), 0);
+        for (int i = 0; i < 3; i++)
+                assert_int_equal(in_cgroup(child_a, deed_connect, &t), EPERM);
+        assert_int_equal(in_cgroup(child_a, deed_connect, &never), EPERM);
+        assert_int_equal(in_cgroup(child_b, deed_bind, &t), EPERM);
+        assert_int_equal(fence_counts_read(cgroup_id(child_a), after), 0);
+        assert_int_equal(fence_counts_read(cgroup_id(child_b), other), 0);
+
+        assert_int_equal(after[FENCE_CONNECT_NO_GRANT] - before[FENCE_CONNECT_NO_GRANT], 3);
+        assert_int_equal(after[FENCE_CONNECT_NEVER] - before[FENCE_CONNECT_NEVER], 1);
+        assert_int_equal(after[FENCE_BIND_REFUSED] - before[FENCE_BIND_REFUSED], 0);
+        j = fence_counts_to_json(other);
+        assert_int_equal(json_object_size(j), 1);
+        assert_int_equal(json_integer_value(json_object_get(j, "bind_refused")), 1);
+
+        assert_int_equal(fence_counts_drop(cgroup_id(child_a)), 0);
+        assert_int_equal(fence_counts_read(cgroup_id(child_a), after), 0);
+        assert_int_equal(after[FENCE_CONNECT_NO_GRANT], 0);
+}
+
+/* ---- at the device ---- */
+
+static bool is_connect_or_packet(const FenceHook *hook) {
+        return hook->type == BPF_CGROUP_INET4_CONNECT || hook->type == BPF_CGROUP_INET_EGRESS;
+}
+
+static bool is_packet(const FenceHook *hook) {
+        return hook->type == BPF_CGROUP_INET_EGRESS;
+}
+
+static void attach_again(bool (*which)(const FenceHook *hook)) {
+        _cleanup_fd_ int cgroup = -1;
+
+        must(cgroup = open(parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+        for (size_t i = 0; i < FENCE_N_HOOKS; i++) {
+                _cleanup_free_ char *path = text_format(FENCE_PROGS_DIR "/%s", fence_hooks[i].name);
+                _cleanup_fd_ int prog = bpf_obj_get(path);
+
+                if (which(&fence_hooks[i]))
+                        assert_int_equal(bpf_prog_attach(prog, cgroup, fence_hooks[i].type, BPF_F_ALLOW_MULTI), 0);
+        }
+}
+
+static int attach_uplink(void) {
+        LIBBPF_OPTS(bpf_link_create_opts, opts, .flags = BPF_F_BEFORE);
+        _cleanup_fd_ int prog = bpf_obj_get(FENCE_PROGS_DIR "/uplink");
+        int link;
+
+        must(link = bpf_link_create(prog, (int) if_nametoindex("lo"), BPF_TCX_EGRESS, &opts));
+        return link;
+}
+
+/* The slice has lost its programs, and still nothing leaves through the device. */
+static void test_uplink_alone(void **state) {
+        Target t = { "203.0.113.1", 0, SOCK_STREAM };
+        _cleanup_fd_ int server = serve(t.address, &t.port, SOCK_STREAM), link = -1;
+        uint64_t counts[FENCE_N_VERDICTS];
+        bool first = false;
+
+        detach(is_connect_or_packet);
+        assert_int_equal(in_cgroup(child_a, deed_connect, &t), 0); /* a control */
+        assert_int_equal(fence_count_in_force((int) if_nametoindex("lo"), &first), 0);
+        link = attach_uplink();
+        assert_int_equal(fence_count_in_force((int) if_nametoindex("lo"), &first), 1);
+        assert_true(first);
+        assert_int_not_equal(in_cgroup(child_a, deed_connect, &t), 0);
+        assert_int_equal(deed_connect(&t), 0); /* outside: a control */
+        assert_int_equal(fence_counts_read(cgroup_id(child_a), counts), 0);
+        assert_true(counts[FENCE_UPLINK_DROPPED] > 0);
+        attach_again(is_connect_or_packet);
+}
+
+/* With a grant it lets pass, and cuts like the program of the slice. */
+static void test_uplink_asks_for_grants(void **state) {
+        Line l = { .target = { "203.0.113.1", 0, SOCK_STREAM } };
+        _cleanup_fd_ int server = serve(l.target.address, &l.target.port, SOCK_STREAM), accepted = -1, link = -1;
+        uint64_t id;
+        pid_t pid;
+
+        detach(is_packet);
+        link = attach_uplink();
+        id = grant(child_a, &l.target, LONG);
+        pid = line_open(&l, server, &accepted);
+        assert_true(line_passes(&l, accepted));
+        set_checked(time_boottime() - 11 * 1000 * 1000);
+        assert_false(line_passes(&l, accepted));
+        line_close(&l, pid);
+        set_checked(time_boottime());
+
+        close(TAKE_FD(accepted));
+        pid = line_open(&l, server, &accepted);
+        assert_true(line_passes(&l, accepted));
+        assert_int_equal(grant_map_revoke(grants, id), 0);
+        assert_false(line_passes(&l, accepted));
+        line_close(&l, pid);
+        attach_again(is_packet);
+}
+
 int main(void) {
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
         const struct CMUnitTest tests[] = {
@@ -638,6 +921,13 @@ int main(void) {
                 T(test_kinds_of_sockets),
                 T(test_source_route),
                 T(test_abstract_sockets),
+                T(test_checked),
+                T(test_bind),
+                T(test_listen_unbound),
+                T(test_options),
+                T(test_counts_by_run),
+                T(test_uplink_alone),
+                T(test_uplink_asks_for_grants),
         };
 
         return cmocka_run_group_tests(tests, group_setup, group_teardown);

@@ -1,0 +1,232 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+
+/*
+ * What only root can see and do: which programs are in force on a cgroup or a device, and putting them there where
+ * systemd cannot. Used by anchor-fence (first step of each unit of a run), anchor-warden and anchor-bpf --check.
+ */
+
+#include <bpf/bpf.h>
+#include <errno.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "fence-api.bpf.h"
+#include "net/cgroup.h"
+#include "net/fence-inspect.h"
+#include "net/fence.h"
+#include "util/text.h"
+
+#define FENCE_SLICE "anchorhold-runs.slice"
+#define FENCE_SLICE_PATH "anchorhold.slice/" FENCE_SLICE
+
+#define MAX_PROGRAMS 64 /* the kernel's BPF_CGROUP_MAX_PROGS and BPF_MPROG_MAX */
+
+/* 1 if a program like the pinned one is in force on the cgroup, 0 if none is. */
+static int is_in_force(int cgroup_fd, const FenceHook *hook, const FenceIdentity *pinned) {
+        uint32_t ids[MAX_PROGRAMS], n = MAX_PROGRAMS, flags;
+        int r;
+
+        r = bpf_prog_query(cgroup_fd, hook->type, BPF_F_QUERY_EFFECTIVE, &flags, ids, &n);
+        if (r < 0)
+                return r;
+
+        for (uint32_t i = 0; i < n; i++) {
+                _cleanup_fd_ int fd = -1;
+                FenceIdentity found;
+
+                fd = bpf_prog_get_fd_by_id(ids[i]);
+                if (fd == -ENOENT)
+                        continue;
+                if (fd < 0)
+                        return fd;
+
+                r = fence_identify(fd, &found);
+                if (r < 0)
+                        return r;
+                if (fence_identity_equal(&found, pinned))
+                        return 1;
+        }
+
+        return 0;
+}
+
+static int explain(char **ret_reason, int error, const char *what, const char *name) {
+        *ret_reason = text_format("%s%s", what, name);
+        return *ret_reason ? error : -ENOMEM;
+}
+
+static int attach(int cgroup_fd, const FenceHook *hook) {
+        _cleanup_free_ char *path = NULL;
+        _cleanup_fd_ int fd = -1;
+        int r;
+
+        path = text_format(FENCE_PROGS_DIR "/%s", hook->name);
+        if (!path)
+                return -ENOMEM;
+        fd = bpf_obj_get(path);
+        if (fd < 0)
+                return fd;
+
+        r = bpf_prog_attach(fd, cgroup_fd, hook->type, BPF_F_ALLOW_MULTI);
+        return r == -EINVAL ? 0 : r; /* this very program: another unit's first step was faster. The check that follows would tell. */
+}
+
+/* The cgroup's id, and the cgroup itself, for the programs that ask whether something is below it. 1 if that is noted already. */
+static int mark_slice(int cgroup_fd, bool look_only) {
+        _cleanup_fd_ int place_fd = -1, slice_fd = -1;
+        struct fence_place place = {};
+        uint32_t zero = 0;
+        struct stat st;
+        int r;
+
+        if (fstat(cgroup_fd, &st) < 0)
+                return -errno;
+        place_fd = bpf_obj_get(FENCE_PRIVATE_DIR "/place");
+        if (place_fd < 0)
+                return place_fd;
+        r = bpf_map_lookup_elem(place_fd, &zero, &place);
+        if (r < 0)
+                return r;
+        if (place.cgroup_id == st.st_ino || look_only)
+                return place.cgroup_id == st.st_ino;
+
+        slice_fd = bpf_obj_get(FENCE_PRIVATE_DIR "/runs_slice");
+        if (slice_fd < 0)
+                return slice_fd;
+        r = bpf_map_update_elem(slice_fd, &zero, &cgroup_fd, BPF_ANY);
+        if (r < 0)
+                return r;
+
+        place = (struct fence_place) { .cgroup_id = st.st_ino };
+        return bpf_map_update_elem(place_fd, &zero, &place, BPF_ANY);
+}
+
+/* Once for each time that the slice's cgroup is made, and not again: what somebody takes off later must not come back unnoticed.
+ * It is noted last, so that of two who prepare at once none finds it noted and not yet prepared. */
+int fence_prepare_slice(int cgroup_fd, char **ret_reason) {
+        FenceIdentity pinned;
+        int r;
+
+        r = mark_slice(cgroup_fd, true);
+        if (r > 0)
+                return 0;
+        if (r < 0)
+                return explain(ret_reason, r, "cannot read map ", FENCE_PRIVATE_DIR "/place");
+
+        for (size_t i = 0; i < FENCE_N_HOOKS; i++) {
+                const FenceHook *hook = &fence_hooks[i];
+
+                if (hook->place != FENCE_BY_FENCE)
+                        continue;
+
+                r = fence_identify_pinned(hook, &pinned);
+                if (r < 0)
+                        return explain(ret_reason, r, "no pinned program " FENCE_PROGS_DIR "/", hook->name);
+                r = is_in_force(cgroup_fd, hook, &pinned);
+                if (r == 0)
+                        r = attach(cgroup_fd, hook);
+                if (r < 0)
+                        return explain(ret_reason, r, "cannot attach to " FENCE_SLICE ": ", hook->name);
+        }
+
+        r = mark_slice(cgroup_fd, false);
+        if (r < 0)
+                return explain(ret_reason, r, "cannot note where this is: ", FENCE_SLICE);
+        return 0;
+}
+
+int fence_attach_rest(char **ret_reason) {
+        _cleanup_fd_ int cgroup_fd = -1;
+        int r;
+
+        cgroup_fd = r = cgroup_open_own(FENCE_SLICE);
+        if (r == -ENOENT)
+                return 0;
+        if (r < 0)
+                return explain(ret_reason, r, "cannot open the cgroup of ", FENCE_SLICE);
+
+        return fence_prepare_slice(cgroup_fd, ret_reason);
+}
+
+int fence_check_cgroup(int cgroup_fd, char **ret_reason) {
+        FenceIdentity pinned;
+        int r;
+
+        for (size_t i = 0; i < FENCE_N_HOOKS; i++) {
+                const FenceHook *hook = &fence_hooks[i];
+
+                r = fence_identify_pinned(hook, &pinned);
+                if (r < 0)
+                        return explain(ret_reason, r, "no pinned program " FENCE_PROGS_DIR "/", hook->name);
+                if (hook->place == FENCE_AT_UPLINK)
+                        continue;
+
+                r = is_in_force(cgroup_fd, hook, &pinned);
+                if (r < 0)
+                        return explain(ret_reason, r, "cannot ask which programs are in force: ", hook->name);
+                if (r == 0)
+                        return explain(ret_reason, -ENOTRECOVERABLE, "the pinned program is not in force on the runs' cgroup: ",
+                                       hook->name);
+        }
+
+        return 0;
+}
+
+int fence_check_attached(char **ret_reason) {
+        _cleanup_fd_ int cgroup_fd = -1;
+        int r;
+
+        cgroup_fd = r = cgroup_open_own(NULL);
+        if (r < 0)
+                return explain(ret_reason, r, "cannot open this process's cgroup", "");
+
+        return fence_check_cgroup(cgroup_fd, ret_reason);
+}
+
+int fence_check_slice(bool prepare, char **ret_reason) {
+        _cleanup_fd_ int cgroup_fd = -1;
+        int r;
+
+        cgroup_fd = r = cgroup_open(FENCE_SLICE_PATH);
+        if (r == -ENOENT)
+                return 0;
+        if (r < 0)
+                return explain(ret_reason, r, "cannot open the cgroup of ", FENCE_SLICE);
+
+        r = prepare ? fence_prepare_slice(cgroup_fd, ret_reason) : 0;
+        return r < 0 ? r : fence_check_cgroup(cgroup_fd, ret_reason);
+}
+
+int fence_count_in_force(int ifindex, bool *ret_first) {
+        LIBBPF_OPTS(bpf_prog_query_opts, opts);
+        uint32_t ids[MAX_PROGRAMS];
+        FenceIdentity pinned, found;
+        int r, n = 0;
+
+        r = fence_identify_pinned(&fence_hooks[FENCE_N_HOOKS - 1], &pinned);
+        if (r < 0)
+                return r;
+
+        opts.prog_ids = ids;
+        opts.prog_cnt = MAX_PROGRAMS;
+        r = bpf_prog_query_opts(ifindex, BPF_TCX_EGRESS, &opts);
+        if (r < 0)
+                return r;
+
+        *ret_first = false;
+        for (uint32_t i = 0; i < opts.prog_cnt; i++) {
+                _cleanup_fd_ int fd = bpf_prog_get_fd_by_id(ids[i]);
+
+                if (fd == -ENOENT)
+                        continue;
+                r = fd < 0 ? fd : fence_identify(fd, &found);
+                if (r < 0)
+                        return r;
+                if (!fence_identity_equal(&found, &pinned))
+                        continue;
+                if (i == 0)
+                        *ret_first = true;
+                n++;
+        }
+        return n;
+}
