@@ -63,6 +63,7 @@ enum fence_verdict {
         FENCE_CONNECT_HEARTBEAT, /* egressd's, or the warden's */
         FENCE_CONNECT_OTHER,     /* unknown family, protocol or namespace */
         FENCE_CREATE_REFUSED,
+        FENCE_CREATE_ELSEWHERE,  /* plain TCP or UDP, but in a namespace of its own, where nothing can be reached */
         FENCE_PACKET_NO_GRANT,
         FENCE_PACKET_REVOKED,
         FENCE_PACKET_HEARTBEAT,
@@ -71,6 +72,7 @@ enum fence_verdict {
         FENCE_BIND_REFUSED,
         FENCE_OPTION_REFUSED,
         FENCE_UPLINK_DROPPED,    /* at a device of the host, made below the slice and without a grant */
+        FENCE_TESTED,            /* fence_is_test(), whatever the verdict was */
         FENCE_N_VERDICTS,
 };
 
@@ -80,6 +82,16 @@ struct fence_count_key {
         __u32 verdict;
         __u32 zero;
 };
+
+/* Our own tests of the fence go to these ports and to this abstract name. They are judged like anything else, and counted apart: what is
+ * under the other verdicts was somebody else's attempt. */
+#define FENCE_TEST_PORT 9 /* discard */
+#define FENCE_OTHER_TEST_PORT 10
+#define FENCE_TEST_NAME "anchor-fence-nobody"
+
+static inline int fence_is_test(__be16 port) {
+        return port == (__be16) __builtin_bswap16(FENCE_TEST_PORT) || port == (__be16) __builtin_bswap16(FENCE_OTHER_TEST_PORT);
+}
 
 static inline int fence_never_v4(const __u8 a[4]) {
         switch (a[0]) {

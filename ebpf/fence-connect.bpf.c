@@ -16,20 +16,20 @@
 #define AF_INET 2
 #define AF_INET6 10
 
-static __always_inline int judge(struct bpf_sock_addr *ctx, struct fence_key *key) {
+static __always_inline __u32 decide(struct bpf_sock_addr *ctx, struct fence_key *key) {
         struct fence_grant *grant;
         struct fence_socket *s;
         struct bpf_sock *sk;
         __u64 now;
 
         if (!netns_is_host(ctx))
-                return verdict(FENCE_CONNECT_OTHER);
+                return FENCE_CONNECT_OTHER;
 
         if (ctx->protocol != IPPROTO_TCP && ctx->protocol != IPPROTO_UDP)
-                return verdict(FENCE_CONNECT_OTHER);
+                return FENCE_CONNECT_OTHER;
 
         if (fence_never(key->address))
-                return verdict(FENCE_CONNECT_NEVER);
+                return FENCE_CONNECT_NEVER;
 
         key->cgroup_id = bpf_get_current_cgroup_id();
         key->port = (__be16) ctx->user_port;
@@ -37,24 +37,31 @@ static __always_inline int judge(struct bpf_sock_addr *ctx, struct fence_key *ke
 
         grant = bpf_map_lookup_elem(&grants, key);
         if (!grant)
-                return verdict(FENCE_CONNECT_NO_GRANT);
+                return FENCE_CONNECT_NO_GRANT;
 
         now = bpf_ktime_get_boot_ns();
         if (now >= grant->expires_ns)
-                return verdict(FENCE_CONNECT_EXPIRED);
+                return FENCE_CONNECT_EXPIRED;
         if (!heartbeat_is_fresh(now))
-                return verdict(FENCE_CONNECT_HEARTBEAT);
+                return FENCE_CONNECT_HEARTBEAT;
 
         sk = ctx->sk;
         if (!sk)
-                return verdict(FENCE_CONNECT_OTHER);
+                return FENCE_CONNECT_OTHER;
 
         s = bpf_sk_storage_get(&sockets, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
         if (!s)
-                return verdict(FENCE_CONNECT_OTHER);
+                return FENCE_CONNECT_OTHER;
 
         s->grant = grant->id;
-        return verdict(FENCE_CONNECT_ALLOWED);
+        return FENCE_CONNECT_ALLOWED;
+}
+
+static __always_inline int judge(struct bpf_sock_addr *ctx, struct fence_key *key) {
+        __u32 v = decide(ctx, key);
+
+        (void) verdict(fence_is_test((__be16) ctx->user_port) ? FENCE_TESTED : v);
+        return v == FENCE_CONNECT_ALLOWED;
 }
 
 static __always_inline int judge4(struct bpf_sock_addr *ctx) {

@@ -18,9 +18,12 @@ SEC("cgroup/sock_create")
 int sock_create(struct bpf_sock *ctx) {
         __u32 type = ctx->type, protocol = ctx->protocol;
 
-        if (!((type == SOCK_STREAM && protocol == IPPROTO_TCP) || (type == SOCK_DGRAM && protocol == IPPROTO_UDP)) ||
-            !netns_is_host(ctx)) {
+        if (!((type == SOCK_STREAM && protocol == IPPROTO_TCP) || (type == SOCK_DGRAM && protocol == IPPROTO_UDP))) {
                 (void) verdict(FENCE_CREATE_REFUSED);
+                return 0;
+        }
+        if (!netns_is_host(ctx)) {
+                (void) verdict(FENCE_CREATE_ELSEWHERE);
                 return 0;
         }
 

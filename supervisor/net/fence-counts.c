@@ -16,6 +16,7 @@ static const char *const names[FENCE_N_VERDICTS] = {
         [FENCE_CONNECT_HEARTBEAT] = "connect_heartbeat",
         [FENCE_CONNECT_OTHER] = "connect_other",
         [FENCE_CREATE_REFUSED] = "create_refused",
+        [FENCE_CREATE_ELSEWHERE] = "create_elsewhere",
         [FENCE_PACKET_NO_GRANT] = "packet_no_grant",
         [FENCE_PACKET_REVOKED] = "packet_revoked",
         [FENCE_PACKET_HEARTBEAT] = "packet_heartbeat",
@@ -24,6 +25,7 @@ static const char *const names[FENCE_N_VERDICTS] = {
         [FENCE_BIND_REFUSED] = "bind_refused",
         [FENCE_OPTION_REFUSED] = "option_refused",
         [FENCE_UPLINK_DROPPED] = "uplink_dropped",
+        [FENCE_TESTED] = "tested",
 };
 
 static int open_map(void) {

@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
+#include "fence-api.bpf.h"
 #include "net/fence.h"
 #include "util/log.h"
 
@@ -27,7 +28,7 @@ static socklen_t nowhere(int family, struct sockaddr_storage *ret) {
         *ret = (struct sockaddr_storage) { .ss_family = (sa_family_t) family };
 
         if (family == AF_UNIX) {
-                static const char name[] = "\0anchor-fence-nobody";
+                static const char name[] = "\0" FENCE_TEST_NAME;
 
                 memcpy(((struct sockaddr_un *) ret)->sun_path, name, sizeof(name) - 1);
                 return (socklen_t) (offsetof(struct sockaddr_un, sun_path) + sizeof(name) - 1);
@@ -36,14 +37,14 @@ static socklen_t nowhere(int family, struct sockaddr_storage *ret) {
         if (family == AF_INET) {
                 struct sockaddr_in *sin = (struct sockaddr_in *) ret;
 
-                sin->sin_port = htons(9);
+                sin->sin_port = htons(FENCE_TEST_PORT);
                 sin->sin_addr.s_addr = htonl(0xc0000201); /* 192.0.2.1 */
                 return sizeof(*sin);
         }
 
         struct sockaddr_in6 *sin6 = (struct sockaddr_in6 *) ret;
 
-        sin6->sin6_port = htons(9);
+        sin6->sin6_port = htons(FENCE_TEST_PORT);
         sin6->sin6_addr.s6_addr[0] = 0x20; /* 2001:db8::1 */
         sin6->sin6_addr.s6_addr[1] = 0x01;
         sin6->sin6_addr.s6_addr[2] = 0x0d;

@@ -4,12 +4,17 @@
 LIB_SRCS += \
 	supervisor/net/bpf-load.c \
 	supervisor/net/cgroup.c \
+	supervisor/net/check-cgroup.c \
+	supervisor/net/check-guest.c \
+	supervisor/net/check.c \
 	supervisor/net/fence-counts.c \
 	supervisor/net/fence-inspect.c \
 	supervisor/net/fence.c \
 	supervisor/net/netlink.c \
+	supervisor/net/run-link-describe.c \
 	supervisor/net/run-link.c \
 	supervisor/net/run-net.c \
+	supervisor/net/run-ruleset-read.c \
 	supervisor/net/run-ruleset.c \
 	supervisor/net/uplink.c \
 	supervisor/net/warden.c

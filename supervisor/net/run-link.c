@@ -64,6 +64,21 @@ static int set_sysctls(const char **ret_step) {
         return 0;
 }
 
+int run_link_describe_sysctls(FILE *f) {
+        for (size_t i = 0; i < ELEMENTSOF(sysctls); i++) {
+                _cleanup_free_ char *value = NULL;
+                int r;
+
+                r = io_read_file(AT_FDCWD, sysctls[i].path, 256, &value, NULL);
+                if (r == -ENOENT && sysctls[i].optional)
+                        continue;
+                if (r < 0)
+                        return r;
+                fprintf(f, "%s %s%s", sysctls[i].path, value, strchr(value, '\n') ? "" : "\n");
+        }
+        return 0;
+}
+
 /* A tap that outlives this process and that its group may attach to; the flags are QEMU's. */
 static int make_tap(void) {
         struct ifreq req = { .ifr_flags = IFF_TAP | IFF_NO_PI | IFF_VNET_HDR };

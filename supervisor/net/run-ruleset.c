@@ -18,7 +18,7 @@
  *                   meta l4proto udp udp dport 53 counter tproxy ip to :53 accept
  *                   meta l4proto tcp tcp dport 53 counter tproxy ip to :53 accept
  *                   meta l4proto tcp ip daddr 10.255.255.1 tcp dport 3128 counter accept
- *                   limit rate 10/second burst 20 packets log prefix "anchorhold denied: " group 1
+ *                   limit rate 10/second burst 20 packets counter log prefix "anchorhold denied: " group 1
  *                   meta l4proto tcp add @denied { meta l4proto . ip daddr . th dport counter }
  *                   meta l4proto udp add @denied { … }
  *                   meta l4proto != tcp meta l4proto != udp add @denied { meta l4proto . ip daddr . 0 counter }
@@ -53,7 +53,6 @@
 #include "net/netlink.h"
 #include "net/run-ruleset.h"
 
-#define TABLE "anchorhold"
 #define CHAIN "guest"
 #define DENIED "denied"
 #define DENIED_ID 1
@@ -61,7 +60,6 @@
 
 /* as nft(8) knows inet_proto . ipv4_addr . inet_service: six bits a type */
 #define DENIED_KEY_TYPE ((12U << 12) | (7U << 6) | 13U)
-#define DENIED_KEY_SIZE 12
 
 /* ---- the batch ---- */
 
@@ -120,20 +118,20 @@ static void add_table(Batch *b) {
                 b->r = -ENOMEM;
                 return;
         }
-        if (nftnl_table_set_str(t, NFTNL_TABLE_NAME, TABLE) < 0)
+        if (nftnl_table_set_str(t, NFTNL_TABLE_NAME, RUN_RULESET_TABLE) < 0)
                 b->r = -ENOMEM;
         nftnl_table_nlmsg_build_payload(nlh, t);
         batch_took(b, nlh);
         nftnl_table_free(t);
 }
 
-static struct nftnl_set *denied_set(void) {
+struct nftnl_set *run_ruleset_denied_set(void) {
         struct nftnl_set *s = nftnl_set_alloc();
 
         if (!s)
                 return NULL;
         nftnl_set_set_u32(s, NFTNL_SET_FAMILY, NFPROTO_INET);
-        if (nftnl_set_set_str(s, NFTNL_SET_TABLE, TABLE) < 0 || nftnl_set_set_str(s, NFTNL_SET_NAME, DENIED) < 0) {
+        if (nftnl_set_set_str(s, NFTNL_SET_TABLE, RUN_RULESET_TABLE) < 0 || nftnl_set_set_str(s, NFTNL_SET_NAME, DENIED) < 0) {
                 nftnl_set_free(s);
                 return NULL;
         }
@@ -146,7 +144,7 @@ static void add_denied_set(Batch *b) {
 
         if (!nlh)
                 return;
-        s = denied_set();
+        s = run_ruleset_denied_set();
         if (!s) {
                 b->r = -ENOMEM;
                 return;
@@ -154,7 +152,7 @@ static void add_denied_set(Batch *b) {
         nftnl_set_set_u32(s, NFTNL_SET_ID, DENIED_ID);
         nftnl_set_set_u32(s, NFTNL_SET_FLAGS, NFT_SET_EVAL);
         nftnl_set_set_u32(s, NFTNL_SET_KEY_TYPE, DENIED_KEY_TYPE);
-        nftnl_set_set_u32(s, NFTNL_SET_KEY_LEN, DENIED_KEY_SIZE);
+        nftnl_set_set_u32(s, NFTNL_SET_KEY_LEN, RUN_RULESET_DENIED_KEY);
         nftnl_set_set_u32(s, NFTNL_SET_DESC_SIZE, RUN_NET_MAX_DENIED);
         nftnl_set_nlmsg_build_payload(nlh, s);
         batch_took(b, nlh);
@@ -172,7 +170,7 @@ static void add_chain(Batch *b) {
                 b->r = -ENOMEM;
                 return;
         }
-        if (nftnl_chain_set_str(c, NFTNL_CHAIN_TABLE, TABLE) < 0 || nftnl_chain_set_str(c, NFTNL_CHAIN_NAME, CHAIN) < 0 ||
+        if (nftnl_chain_set_str(c, NFTNL_CHAIN_TABLE, RUN_RULESET_TABLE) < 0 || nftnl_chain_set_str(c, NFTNL_CHAIN_NAME, CHAIN) < 0 ||
             nftnl_chain_set_str(c, NFTNL_CHAIN_TYPE, "filter") < 0)
                 b->r = -ENOMEM;
         nftnl_chain_set_u32(c, NFTNL_CHAIN_HOOKNUM, NF_INET_PRE_ROUTING);
@@ -196,7 +194,7 @@ static Rule rule_begin(Batch *b) {
         if (b->r < 0)
                 return r;
         r.rule = nftnl_rule_alloc();
-        if (!r.rule || nftnl_rule_set_str(r.rule, NFTNL_RULE_TABLE, TABLE) < 0 ||
+        if (!r.rule || nftnl_rule_set_str(r.rule, NFTNL_RULE_TABLE, RUN_RULESET_TABLE) < 0 ||
             nftnl_rule_set_str(r.rule, NFTNL_RULE_CHAIN, CHAIN) < 0)
                 b->r = -ENOMEM;
         return r;
@@ -423,6 +421,7 @@ static void add_log(Batch *b) {
                 nftnl_expr_set_u32(e, NFTNL_EXPR_LIMIT_TYPE, NFT_LIMIT_PKTS);
                 nftnl_expr_set_u32(e, NFTNL_EXPR_LIMIT_FLAGS, 0);
         }
+        count(&r);
         e = rule_expr(&r, "log");
         if (e) {
                 nftnl_expr_set_u16(e, NFTNL_EXPR_LOG_GROUP, RUN_NET_LOG_GROUP);
@@ -526,75 +525,4 @@ int run_ruleset_load(void) {
                 return r;
 
         return netlink_talk(nl, buffer, (size_t) size, n_acks);
-}
-
-/* ---- reading back ---- */
-
-static int on_elements(const struct nlmsghdr *nlh, void *userdata) {
-        return nftnl_set_elems_nlmsg_parse(nlh, userdata) < 0 ? MNL_CB_ERROR : MNL_CB_OK;
-}
-
-static bool read_element(struct nftnl_set_elem *elem, RunNetDenial *ret) {
-        const struct nftnl_expr *counter;
-        const uint8_t *key;
-        uint16_t port;
-        uint32_t len;
-
-        key = nftnl_set_elem_get(elem, NFTNL_SET_ELEM_KEY, &len);
-        if (!key || len < DENIED_KEY_SIZE)
-                return false;
-
-        memcpy(&port, key + 8, sizeof(port));
-        *ret = (RunNetDenial) {
-                .protocol = key[0],
-                .port = ntohs(port),
-                .packets = 1,
-        };
-        memcpy(ret->address, key + 4, sizeof(ret->address));
-
-        counter = nftnl_set_elem_get(elem, NFTNL_SET_ELEM_EXPR, &len);
-        if (counter)
-                ret->packets = nftnl_expr_get_u64(counter, NFTNL_EXPR_CTR_PACKETS);
-        return true;
-}
-
-static int read_elements(struct nftnl_set *set, RunNetDenial *ret, size_t *ret_n) {
-        struct nftnl_set_elems_iter *it;
-        struct nftnl_set_elem *elem;
-        size_t n = 0;
-
-        it = nftnl_set_elems_iter_create(set);
-        if (!it)
-                return -ENOMEM;
-        while (n < RUN_NET_MAX_DENIED && (elem = nftnl_set_elems_iter_next(it)))
-                n += read_element(elem, &ret[n]);
-        nftnl_set_elems_iter_destroy(it);
-
-        *ret_n = n;
-        return 0;
-}
-
-int run_ruleset_read_denials(RunNetDenial ret[static RUN_NET_MAX_DENIED], size_t *ret_n) {
-        _cleanup_(netlink_closep) struct mnl_socket *nl = NULL;
-        char buffer[NETLINK_MESSAGE_SIZE];
-        struct nftnl_set *set;
-        struct nlmsghdr *nlh;
-        int r;
-
-        r = netlink_open(&nl, NETLINK_NETFILTER);
-        if (r < 0)
-                return r;
-
-        set = denied_set();
-        if (!set)
-                return -ENOMEM;
-
-        nlh = nftnl_nlmsg_build_hdr(buffer, NFT_MSG_GETSETELEM, NFPROTO_INET, NLM_F_DUMP, 1);
-        nftnl_set_elems_nlmsg_build_payload(nlh, set);
-        r = netlink_dump(nl, nlh, on_elements, set);
-        if (r >= 0)
-                r = read_elements(set, ret, ret_n);
-
-        nftnl_set_free(set);
-        return r;
 }

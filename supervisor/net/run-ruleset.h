@@ -3,10 +3,33 @@
 
 /* The nftables of a run's namespace, without the nft program. */
 
+#include <libnftnl/set.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #include "net/run-net.h"
+
+#define RUN_RULESET_TABLE "anchorhold"
+#define RUN_RULESET_DENIED_KEY 12 /* bytes of a key of the set `denied` */
+
+/* The rules, in their order. */
+typedef enum RunRule {
+        RUN_RULE_OTHER_DEVICE,
+        RUN_RULE_NOT_IPV4,
+        RUN_RULE_OTHER_SOURCE,
+        RUN_RULE_TO_INTERCEPT,
+        RUN_RULE_TO_DNS_UDP,
+        RUN_RULE_TO_DNS_TCP,
+        RUN_RULE_TO_PROXY,
+        RUN_RULE_LOGGED,
+        RUN_RULE_NOTE_TCP,   /* no counter, as the next two */
+        RUN_RULE_NOTE_UDP,
+        RUN_RULE_NOTE_OTHER,
+        RUN_RULE_REJECT_TCP,
+        RUN_RULE_REJECT,
+        RUN_RULESET_N_RULES,
+} RunRule;
 
 /* Writes the whole ruleset as one netlink batch. The number of bytes, with the number of
  * acknowledgements to wait for; -ENOBUFS if size is too small, -ENOMEM. */
@@ -19,3 +42,12 @@ int run_ruleset_load(void);
 
 /* What the rules rejected so far. */
 int run_ruleset_read_denials(RunNetDenial ret[static RUN_NET_MAX_DENIED], size_t *ret_n);
+
+/* The set without its elements, for requests; the caller's. */
+struct nftnl_set *run_ruleset_denied_set(void);
+
+/* How many packets met each rule so far. -EUCLEAN if the table has not as many rules as it was made with. */
+int run_ruleset_read_counters(uint64_t ret[static RUN_RULESET_N_RULES]);
+
+/* All chains and rules in the calling thread's namespace, also those of other tables, as text without what changes by itself. */
+int run_ruleset_describe(FILE *f);

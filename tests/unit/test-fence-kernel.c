@@ -725,7 +725,6 @@ static int deed_listen(void *userdata) {
                 return 1;
         if (write(e->tell[1], &sin.sin_port, sizeof(sin.sin_port)) != sizeof(sin.sin_port))
                 return 1;
-        close(e->tell[0]);
         return (int) read(e->tell[1], &c, 1);
 }
 
@@ -738,8 +737,10 @@ static int dial_ear(bool fenced) {
 
         must(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, e.tell));
         must(pid = fork());
-        if (pid == 0)
+        if (pid == 0) {
+                close(e.tell[0]); /* as in line_open() */
                 _exit(fenced ? in_cgroup(child_a, deed_listen, &e) : deed_listen(&e));
+        }
         close(e.tell[1]);
         assert_int_equal(read(e.tell[0], &port, sizeof(port)), sizeof(port));
         t.port = ntohs(port);
@@ -802,7 +803,7 @@ static void test_options(void **state) {
 /* ---- counts ---- */
 
 static void test_counts_by_run(void **state) {
-        Target t = { "203.0.113.1", 9, SOCK_STREAM }, never = { "169.254.169.254", 80, SOCK_STREAM };
+        Target t = { "203.0.113.1", 7, SOCK_STREAM }, tested = { "203.0.113.1", FENCE_TEST_PORT, SOCK_DGRAM }, never = { "169.254.169.254", 80, SOCK_STREAM };
         uint64_t before[FENCE_N_VERDICTS], after[FENCE_N_VERDICTS], other[FENCE_N_VERDICTS];
         _cleanup_json_ json_t *j = NULL;
 
@@ -811,12 +812,16 @@ static void test_counts_by_run(void **state) {
         for (int i = 0; i < 3; i++)
                 assert_int_equal(in_cgroup(child_a, deed_connect, &t), EPERM);
         assert_int_equal(in_cgroup(child_a, deed_connect, &never), EPERM);
+        assert_int_equal(in_cgroup(child_a, deed_connect, &tested), EPERM);
+        assert_int_equal(in_cgroup(child_a, deed_self_test, NULL), 0);
         assert_int_equal(in_cgroup(child_b, deed_bind, &t), EPERM);
         assert_int_equal(fence_counts_read(cgroup_id(child_a), after), 0);
         assert_int_equal(fence_counts_read(cgroup_id(child_b), other), 0);
 
         assert_int_equal(after[FENCE_CONNECT_NO_GRANT] - before[FENCE_CONNECT_NO_GRANT], 3);
         assert_int_equal(after[FENCE_CONNECT_NEVER] - before[FENCE_CONNECT_NEVER], 1);
+        assert_int_equal(after[FENCE_UNIX_ABSTRACT] - before[FENCE_UNIX_ABSTRACT], 0);
+        assert_int_equal(after[FENCE_TESTED] - before[FENCE_TESTED], 7);
         assert_int_equal(after[FENCE_BIND_REFUSED] - before[FENCE_BIND_REFUSED], 0);
         j = fence_counts_to_json(other);
         assert_int_equal(json_object_size(j), 1);

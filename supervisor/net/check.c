@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+
+#include <stdarg.h>
+#include <string.h>
+
+#include "net/check.h"
+
+static const char *const layers[CHECK_N_LAYERS] = { "guest-network", "cgroup", "policy" };
+static const char *const probes[CHECK_N_PROBES] = { "metadata", "loopback", "host-address", "unlisted-name", "unlisted-port", "allowed-control" };
+static const char *const results[] = { "not tried", "denied", "allowed" };
+
+const char *check_layer_name(CheckLayer l) {
+        return layers[l];
+}
+
+const char *check_probe_name(CheckProbe p) {
+        return probes[p];
+}
+
+const char *check_result_name(CheckResult r) {
+        return results[r];
+}
+
+int check_fail(CheckTable *t, int error, const char *format, ...) {
+        va_list ap;
+
+        if (t->reason[0])
+                return error;
+        va_start(ap, format);
+        (void) vsnprintf(t->reason, sizeof(t->reason), format, ap);
+        va_end(ap);
+        return error;
+}
+
+bool check_disagrees(const CheckTable *t, char *ret, size_t size) {
+        for (int l = 0; l < CHECK_N_LAYERS; l++)
+                for (int p = 0; p < CHECK_N_PROBES; p++) {
+                        CheckResult wanted = p == CHECK_CONTROL ? CHECK_ALLOWED : CHECK_DENIED;
+
+                        if (t->results[l][p] == CHECK_NOT_TRIED || t->results[l][p] == wanted)
+                                continue;
+                        (void) snprintf(ret, size, "layer %s: %s is %s", layers[l], probes[p], results[t->results[l][p]]);
+                        return true;
+                }
+
+        if (t->reason[0]) {
+                (void) snprintf(ret, size, "%s", t->reason);
+                return true;
+        }
+        return false;
+}
+
+json_t *check_to_json(const CheckTable *t) {
+        _cleanup_json_ json_t *list = json_array();
+
+        for (int l = 0; l < CHECK_N_LAYERS; l++)
+                for (int p = 0; p < CHECK_N_PROBES; p++)
+                        if (t->results[l][p] != CHECK_NOT_TRIED &&
+                            json_array_append_new(list, json_pack("{s:s, s:s, s:s}", "layer", layers[l], "probe", probes[p], "result",
+                                                                  results[t->results[l][p]])) < 0)
+                                return NULL;
+        return TAKE_PTR(list);
+}
