@@ -76,7 +76,7 @@ static EgressRun *run_free(EgressRun *run) {
                 free(run->names[i].pattern);
         }
         free(run->names);
-        policy_free(run->set);
+        egress_policy_free(run->policy);
         free(run->workflow);
         free(run->stage);
         free(run);
@@ -170,11 +170,11 @@ static int forget_everything(EgressState *s, const char *boot) {
         _cleanup_rollback_ DbGuard guard = {};
         int r;
 
-        r = db_query(s->db, &q, "SELECT id, egress FROM run", NULL);
+        r = db_query(s->db, &q, "SELECT id FROM run", NULL);
         if (r < 0)
                 return r;
         while ((r = db_step(q)) > 0)
-                frozen_policy_remove(s->dir, db_column_text(q, 0), db_column_text(q, 1));
+                frozen_policy_remove(s->dir, db_column_text(q, 0), NULL);
         if (r < 0)
                 return r;
         q = db_stmt_done(q);
@@ -243,7 +243,7 @@ static int load_run(EgressState *s, DbStmt *q) {
         if (r < 0)
                 return r;
 
-        r = egress ? frozen_policy_load(s->dir, run->id, egress, run->digest, &run->set, &run->policy) : 0;
+        r = egress ? frozen_policy_read(s->dir, run->id, run->digest, &run->policy) : 0;
         if (r == -ENOMEM)
                 return r;
         if (r < 0) {
@@ -361,9 +361,9 @@ static int no_policy(char **ret_reason, const char *reason) {
         return *ret_reason ? EGRESS_STATE_E_NO_POLICY : -ENOMEM;
 }
 
-/* The name and digest of the policy that holds for this workflow and stage. ret_egress is the caller's, NULL for none. */
-static int find_policy(EgressState *s, const char *workflow, const char *stage, char **ret_egress, char ret_digest[static HEX_SHA256_SIZE],
-                       char **ret_reason) {
+/* Finds the policy that holds for this workflow and stage, and writes it down as the run's. ret_egress (its name) is the caller's, NULL for none. */
+static int freeze(EgressState *s, const char *run, const char *workflow, const char *stage, char **ret_egress,
+                  char ret_digest[static HEX_SHA256_SIZE], char **ret_reason) {
         _cleanup_(policy_freep) Policy *set = NULL;
         const char *reason = NULL, *name;
         const PolicyWorkflow *w;
@@ -387,21 +387,12 @@ static int find_policy(EgressState *s, const char *workflow, const char *stage, 
         policy = policy_find_egress(set, name, &reason);
         if (!policy)
                 return no_policy(ret_reason, reason);
+        r = frozen_policy_write(s->dir, run, policy);
+        if (r < 0)
+                return r;
         (void) snprintf(ret_digest, HEX_SHA256_SIZE, "%s", egress_policy_digest(policy));
         *ret_egress = strdup(name);
         return *ret_egress ? 0 : -ENOMEM;
-}
-
-static int freeze(EgressState *s, EgressRun *run, const char *egress, char **ret_reason) {
-        int r;
-
-        r = frozen_policy_make(s->dir, s->root, run->id, egress);
-        if (r < 0)
-                return r;
-        r = frozen_policy_load(s->dir, run->id, egress, run->digest, &run->set, &run->policy);
-        if (r == -ESTALE)
-                return no_policy(ret_reason, "the policy file changed while it was read");
-        return r;
 }
 
 int egress_state_register(EgressState *s, const char *run, const char *workflow, const char *stage,
@@ -422,24 +413,19 @@ int egress_state_register(EgressState *s, const char *run, const char *workflow,
         if (s->n_runs >= EGRESS_RUNS_MAX)
                 return EGRESS_STATE_E_FULL;
 
-        r = find_policy(s, workflow, stage, &egress, digest, ret_reason);
+        r = freeze(s, run, workflow, stage, &egress, digest, ret_reason);
         if (r != 0)
                 return r;
-        r = run_new(&new, run, workflow, stage, digest);
-        if (r < 0)
-                return r;
-        if (egress) {
-                r = freeze(s, new, egress, ret_reason);
-                if (r != 0) {
-                        frozen_policy_remove(s->dir, run, egress);
-                        return r;
-                }
-        }
 
-        r = db_run(s->db, "INSERT INTO run(id, workflow, stage, egress, digest) VALUES(?, ?, ?, ?, ?)",
-                   DB_ARGS(DB_TEXT(run), DB_TEXT(workflow), DB_TEXT(stage), DB_TEXT(egress), DB_TEXT(digest)));
+        /* what is on disk is what holds */
+        r = run_new(&new, run, workflow, stage, digest);
+        if (r >= 0 && egress)
+                r = frozen_policy_read(s->dir, run, digest, &new->policy);
+        if (r >= 0)
+                r = db_run(s->db, "INSERT INTO run(id, workflow, stage, egress, digest) VALUES(?, ?, ?, ?, ?)",
+                           DB_ARGS(DB_TEXT(run), DB_TEXT(workflow), DB_TEXT(stage), DB_TEXT(egress), DB_TEXT(digest)));
         if (r < 0) {
-                frozen_policy_remove(s->dir, run, egress);
+                frozen_policy_remove(s->dir, run, NULL);
                 return r;
         }
 
@@ -450,20 +436,10 @@ int egress_state_register(EgressState *s, const char *run, const char *workflow,
 }
 
 static int delete_run(EgressState *s, const char *run) {
-        _cleanup_(db_stmt_donep) DbStmt *q = NULL;
         _cleanup_rollback_ DbGuard guard = {};
         int r;
 
-        r = db_query(s->db, &q, "SELECT egress FROM run WHERE id = ?", DB_ARGS(DB_TEXT(run)));
-        if (r < 0)
-                return r;
-        r = db_step(q);
-        if (r < 0)
-                return r;
-        if (r > 0)
-                frozen_policy_remove(s->dir, run, db_column_text(q, 0));
-        q = db_stmt_done(q);
-
+        frozen_policy_remove(s->dir, run, NULL);
         r = db_begin(s->db, &guard);
         if (r < 0)
                 return r;

@@ -43,8 +43,7 @@ struct EgressRun {
         char id[ID_LENGTH + 1];
         char *workflow, *stage;      /* owned */
         char digest[HEX_SHA256_SIZE];/* of the frozen policy; "none" */
-        Policy *set;                 /* owned; holds nothing but the frozen file */
-        const EgressPolicy *policy;  /* borrowed from set; NULL: nothing is allowed */
+        EgressPolicy *policy;        /* owned; NULL: nothing is allowed */
         bool lost;                   /* the frozen policy cannot be read any more: nothing is allowed */
         struct EgressName *names;    /* owned */
         size_t n_names, n_names_allocated;

@@ -7,7 +7,7 @@
 #include "util/json.h"
 #include "util/log.h"
 
-static int refuse_bad_input(IpcCall *call, JsonReader *r) {
+int egressd_refuse_bad_input(IpcCall *call, JsonReader *r) {
         int k;
 
         k = ipc_call_error(call, "BadInput", json_pack("{s:s?, s:s?}", "pointer", r->pointer, "reason", r->reason));
@@ -87,7 +87,7 @@ static int on_register(IpcCall *call, json_t *params, void *userdata) {
         if (stage && strcmp(stage, "work") != 0 && strcmp(stage, "verify") != 0)
                 json_reader_fail(&reader, "", "stage", "must be \"work\" or \"verify\"");
         if (reader.failed)
-                return refuse_bad_input(call, &reader);
+                return egressd_refuse_bad_input(call, &reader);
 
         /* The host's configuration may have changed since the last run. */
         r = egressd_read_host(e);
@@ -120,7 +120,7 @@ static int on_release(IpcCall *call, json_t *params, void *userdata) {
 
         (void) json_read_string(&reader, params, "", "run", JSON_F_REQUIRED, &id);
         if (reader.failed)
-                return refuse_bad_input(call, &reader);
+                return egressd_refuse_bad_input(call, &reader);
 
         run = egress_state_find(e->state, id);
         if (!run)
@@ -212,7 +212,7 @@ static int resolve(IpcCall *call, json_t *params, void *userdata) {
         (void) json_read_string(&reader, params, "", "name", JSON_F_REQUIRED, &name);
         (void) json_read_string(&reader, params, "", "qtype", JSON_F_REQUIRED, &qtype);
         if (reader.failed)
-                return refuse_bad_input(call, &reader);
+                return egressd_refuse_bad_input(call, &reader);
 
         run = egress_state_find(e->state, ipc_call_peer(call)->run);
         if (!run || run->lost)
@@ -270,7 +270,7 @@ static int on_refused(IpcCall *call, json_t *params, void *userdata) {
         if (reason && !fine)
                 json_reader_fail(&reader, "", "reason", "is none that a proxy decides");
         if (reader.failed)
-                return refuse_bad_input(call, &reader);
+                return egressd_refuse_bad_input(call, &reader);
 
         run = egress_state_find(e->state, peer->run);
         if (address && address_parse(address, &a) >= 0)
@@ -308,6 +308,7 @@ const IpcMethod egressd_methods[] = {
         { "io.anchorhold.Egress.Connect",  PEER_PROXY | PEER_INJECT,     egressd_on_connect },
         { "io.anchorhold.Egress.Done",     PEER_PROXY | PEER_INJECT,     egressd_on_done },
         { "io.anchorhold.Egress.Watch",    PEER_PROXY | PEER_INJECT,     on_watch },
+        { "io.anchorhold.Egress.Explain",  PEER_OPERATOR,                egressd_on_explain },
         { "io.anchorhold.Egress.Ping",     PEER_ANCHORD | PEER_OPERATOR, on_ping },
         {},
 };

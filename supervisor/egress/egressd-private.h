@@ -14,6 +14,7 @@
 #include "egress/host-addresses.h"
 #include "egress/resolver.h"
 #include "ipc/ipc.h"
+#include "util/json.h"
 
 enum {
         EGRESSD_BEAT_USEC = 2 * 1000 * 1000,
@@ -95,5 +96,9 @@ void egressd_requests_done(Egressd *e);
 /* No request goes on that belongs to this run. */
 void egressd_requests_cancel(Egressd *e, const EgressRun *run);
 
+/* egressd-explain.c */
+int egressd_on_explain(IpcCall *call, json_t *params, void *userdata);
+
 /* egressd-methods.c */
+int egressd_refuse_bad_input(IpcCall *call, JsonReader *r);
 extern const IpcMethod egressd_methods[];

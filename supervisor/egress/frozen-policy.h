@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 #pragma once
 
-/* A run's own copy of its egress policy, which nobody edits: what is on disk may change, what a run may reach does not. */
+/* A run's own policy on disk, which nobody edits: what the policy's files say may change, what a run may reach does not. */
 
 #include "policy/policy.h"
 
-/* Copies egress/NAME.json, the operator's or else the vendor's, from below `root` to DIR/frozen/RUN. */
-int frozen_policy_make(const char *dir, const char *root, const char *run, const char *name);
+/* Writes the policy to DIR/frozen/RUN-DIGEST.json. One that is there under another digest stays until it is removed, so that
+ * whoever remembers the digest may do so in between. */
+int frozen_policy_write(const char *dir, const char *run, const EgressPolicy *p);
 
-/* Loads the copy. -ESTALE if it is not what the digest says. The policy is borrowed from the set, which is the caller's. */
-int frozen_policy_load(const char *dir, const char *run, const char *name, const char *digest, Policy **ret_set, const EgressPolicy **ret);
+/* Reads the one with that digest, the caller's. -ENOENT: there is none; -ESTALE: it is not what its name says. */
+int frozen_policy_read(const char *dir, const char *run, const char *digest, EgressPolicy **ret);
 
-/* Removes it, and the folders made for it. `name` may be NULL: there was none. */
-void frozen_policy_remove(const char *dir, const char *run, const char *name);
+/* Removes every policy of the run but the one with that digest (NULL: every one). */
+void frozen_policy_remove(const char *dir, const char *run, const char *keep);

@@ -250,6 +250,18 @@ void egress_policy_decide(const EgressPolicy *p, const char *name, uint16_t port
         decide(p, name, port, &q, ret);
 }
 
+json_t *egress_decision_to_json(const EgressDecision *d) {
+        static const char *const verdicts[] = {
+                [EGRESS_DENY] = "deny",
+                [EGRESS_PASS] = "pass",
+                [EGRESS_INSPECT] = "inspect",
+        };
+
+        return json_pack("{s:s, s:s, s:s, s:s, s:i, s:s*, s:s*}", "verdict", verdicts[d->verdict], "reason", d->reason, "rule", d->rule,
+                         "file", d->file, "line", (int) d->line,
+                         "protocol", d->verdict == EGRESS_DENY ? NULL : egress_protocol_to_string(d->protocol), "who", d->who);
+}
+
 /* ---- names ---- */
 
 /* Some port of the permissions that count for this name, in one set, at which it may be connected to. */

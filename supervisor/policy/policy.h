@@ -73,6 +73,9 @@ size_t egress_policy_inspected(const EgressPolicy *p, const char *const **ret_pa
 void egress_policy_decide(const EgressPolicy *p, const char *name, uint16_t port,
                           const char *method, const char *path, EgressDecision *ret);
 
+/* {"verdict", "reason", "rule", "file", "line"} and, if there are such, "protocol", "who"; NULL when out of memory. */
+json_t *egress_decision_to_json(const EgressDecision *d);
+
 /* Over what is allowed and denied, in hexadecimal. The same for two policies that decide alike; a live rule changes it. */
 const char *egress_policy_digest(const EgressPolicy *p);
 

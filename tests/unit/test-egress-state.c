@@ -137,15 +137,16 @@ static void test_frozen(void **state) {
         assert_string_not_equal(run->digest, digest);
 
         /* a frozen copy that somebody changed is not believed */
-        (void) snprintf(path, sizeof(path), "/state/frozen/%s/usr/lib/anchorhold/policy/egress/some.json", RUN_A);
-        put(path, "{\"allow\": [{\"name\": \"*.example.net\", \"ports\": [443]}]}");
+        (void) snprintf(path, sizeof(path), "/state/frozen/%s-%s.json", RUN_A, digest);
+        put(path, "{\"frozen\": 1, \"files\": {\"allow\": [{\"name\": \"*.example.net\", \"ports\": [443],"
+                  " \"origin\": {\"label\": \"x\", \"file\": \"\", \"line\": 0}}]}, \"live\": {}}");
         s = reopen(s, false);
         run = egress_state_find(s, RUN_A);
         assert_true(run->lost);
         assert_null(run->policy);
 
         egress_state_release(s, run);
-        (void) snprintf(path, sizeof(path), "%s/state/frozen/%s", root, RUN_A);
+        (void) snprintf(path, sizeof(path), "%s/state/frozen/%s-%s.json", root, RUN_A, digest);
         assert_int_equal(access(path, F_OK), -1);
         egress_state_free(s);
 }
