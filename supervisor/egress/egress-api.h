@@ -4,6 +4,7 @@
 /* Names that both sides of egressd's socket share. */
 
 #define EGRESS_SOCKET "/run/anchorhold/egress.sock"
+#define EGRESS_OPERATOR_SOCKET "/run/anchorhold/egress-api.sock"
 #define EGRESS_INTERFACE "io.anchorhold.Egress"
 
 enum {

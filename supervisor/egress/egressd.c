@@ -56,6 +56,9 @@ static int open_server(Egressd *e) {
         r = ipc_server_listen_systemd(e->server, "egress");
         if (r < 0)
                 return log_error_errno(r, "no listening socket from systemd (anchor-egressd.socket)");
+        r = ipc_server_listen_systemd(e->server, "egress-api");
+        if (r < 0)
+                return log_error_errno(r, "no listening socket from systemd (anchor-egressd-api.socket)");
         return 0;
 }
 

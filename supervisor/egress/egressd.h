@@ -11,7 +11,7 @@
 
 typedef struct Egressd Egressd;
 
-/* Everything but the loop. Takes the listening descriptors that systemd passed as "egress". */
+/* Everything but the loop. Takes the listening descriptors that systemd passed as "egress" and "egress-api". */
 int egressd_new(Egressd **ret, sd_event *event);
 Egressd *egressd_free(Egressd *e);
 DEFINE_CLEANUP(Egressd *, egressd_free)

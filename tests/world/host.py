@@ -24,7 +24,7 @@ REPOSITORY = "/var/home/operator/csvsum"
 SOCKETS = {
     "anchord": ("anchord.socket", "anchord-run.socket", "anchord-spec.socket"),
     "anchor-auditd": ("anchor-auditd.socket",),
-    "anchor-egressd": ("anchor-egressd.socket",),
+    "anchor-egressd": ("anchor-egressd.socket", "anchor-egressd-api.socket"),
     "anchor-secretd": ("anchor-secretd.socket", "anchor-secretd-api.socket"),
 }
 
