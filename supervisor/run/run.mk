@@ -4,4 +4,4 @@ LIB_SRCS += supervisor/run/agent-view.c supervisor/run/run-boot.c supervisor/run
             supervisor/run/run-output.c supervisor/run/run-plan.c supervisor/run/run-spec.c supervisor/run/run-text.c \
             supervisor/run/run.c
 PROGRAMS += anchor-run
-UNIT_TESTS += test-agent-view test-run-plan
+UNIT_TESTS += test-agent-view test-run test-run-limits test-run-plan
