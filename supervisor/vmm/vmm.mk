@@ -3,5 +3,5 @@
 LIB_SRCS += supervisor/vmm/accel.c supervisor/vmm/channel.c supervisor/vmm/guest-client.c supervisor/vmm/qmp.c supervisor/vmm/qmp-client.c \
             supervisor/vmm/vm-command.c supervisor/vmm/vm-parts.c supervisor/vmm/vm-spec.c
 PROGRAMS += anchor-vm anchor-accel
-UNIT_TESTS += test-channel test-guest-client test-qmp test-vm-spec
+UNIT_TESTS += test-accel test-channel test-guest-client test-qmp test-vm-spec
 FUZZERS += fuzz-channel fuzz-qmp
