@@ -59,6 +59,7 @@ struct DnsServer {
         size_t n_pending, n_streams;
         uint64_t tokens, filled_usec;
         uint64_t n_excess;           /* refused here and not told yet */
+        uint64_t n_telling;          /* told, and not answered yet */
         sd_event_source *tell;       /* owned; NULL until the first one */
 };
 
@@ -96,28 +97,10 @@ static bool take_token(DnsServer *s) {
 
 /* ---- what is too much ---- */
 
-static void on_ignored(IpcClient *c, const char *error, json_t *params, bool more, void *userdata) {
-}
+static int server_on_tell(sd_event_source *source, uint64_t usec, void *userdata);
 
-static int server_on_tell(sd_event_source *source, uint64_t usec, void *userdata) {
-        DnsServer *s = userdata;
+static void tell_later(DnsServer *s) {
         int r;
-
-        r = ipc_client_call_async(s->client, EGRESS_INTERFACE ".Refused",
-                                  json_pack("{s:s, s:s, s:I}", "event", "dns", "reason", "rate", "count", (json_int_t) s->n_excess),
-                                  NULL, 0, false, RESOLVE_TIMEOUT_USEC, on_ignored, NULL);
-        if (r >= 0)
-                s->n_excess = 0;
-        else
-                log_warning_errno(r, "egressd is not told of %lu refused questions", (unsigned long) s->n_excess);
-        return 0;
-}
-
-static void note_excess(DnsServer *s) {
-        int r = 0;
-
-        if (s->n_excess++ > 0)
-                return; /* the timer runs */
 
         if (!s->tell)
                 r = sd_event_add_time_relative(s->event, &s->tell, CLOCK_MONOTONIC, TELL_USEC, 10000, server_on_tell, s);
@@ -128,6 +111,40 @@ static void note_excess(DnsServer *s) {
         }
         if (r < 0)
                 log_warning_errno(r, "no timer for refused questions");
+}
+
+/* What egressd did not take is told again, with what came meanwhile. */
+static void on_told(IpcClient *c, const char *error, json_t *params, bool more, void *userdata) {
+        DnsServer *s = userdata;
+
+        if (error) {
+                if (s->n_excess == 0)
+                        tell_later(s);
+                s->n_excess += s->n_telling;
+        }
+        s->n_telling = 0;
+}
+
+static int server_on_tell(sd_event_source *source, uint64_t usec, void *userdata) {
+        DnsServer *s = userdata;
+        int r = -EBUSY;
+
+        if (s->n_telling == 0)
+                r = ipc_client_call_async(s->client, EGRESS_INTERFACE ".Refused",
+                                          json_pack("{s:s, s:s, s:I}", "event", "dns", "reason", "rate", "count", (json_int_t) s->n_excess),
+                                          NULL, 0, false, RESOLVE_TIMEOUT_USEC, on_told, s);
+        if (r < 0) {
+                tell_later(s);
+                return 0;
+        }
+        s->n_telling = s->n_excess;
+        s->n_excess = 0;
+        return 0;
+}
+
+static void note_excess(DnsServer *s) {
+        if (s->n_excess++ == 0)
+                tell_later(s); /* else the timer runs */
 }
 
 /* ---- streams ---- */
@@ -387,7 +404,7 @@ static int stream_on_io(sd_event_source *source, int fd, uint32_t revents, void 
         }
 
         wanted = t->n_in < 2 ? 2 : 2 + ((size_t) t->in[0] << 8 | t->in[1]);
-        n = wanted > sizeof(t->in) ? 0 : recv(fd, t->in + t->n_in, wanted - t->n_in, MSG_DONTWAIT);
+        n = recv(fd, t->in + t->n_in, wanted - t->n_in, MSG_DONTWAIT);
         if (n < 0 && (errno == EAGAIN || errno == EINTR))
                 return 0;
         if (n <= 0) {
@@ -396,6 +413,10 @@ static int stream_on_io(sd_event_source *source, int fd, uint32_t revents, void 
         }
 
         t->n_in += (size_t) n;
+        if (t->n_in >= 2 && 2 + ((size_t) t->in[0] << 8 | t->in[1]) > sizeof(t->in)) {
+                (void) stream_free(t); /* longer than any question */
+                return 0;
+        }
         if (t->n_in < 2 || t->n_in < 2 + ((size_t) t->in[0] << 8 | t->in[1]))
                 return 0;
 
