@@ -338,13 +338,12 @@ static void test_flood(void **state) {
 
         for (unsigned i = 0; i < 2400; i++) {
                 send_query(w, (uint16_t) i, "good.example.org", TYPE_A);
-                if (i % 100 == 99)
-                        run_for(w->event, 1000);
-        }
-        while (n_answers < 2400) {
-                UNTIL(w->event, take(w, a) >= 0);
-                n_answers++;
-                n_refused += (a[3] & 15) != NOERROR;
+                /* as fast as they are answered: what the kernel drops is not what is tested */
+                while (n_answers < i + 1 && (i % 32 == 31 || i == 2399)) {
+                        UNTIL(w->event, take(w, a) >= 0);
+                        n_answers++;
+                        n_refused += (a[3] & 15) != NOERROR;
+                }
         }
         assert_true(n_refused > 0);
         assert_int_equal(w->n_asked, 2400 - n_refused);
