@@ -73,6 +73,7 @@ static const char *make_specs(Flow *f, const PolicyWorkflow *w, const json_t *ha
 const char *flow_prepare(Flow *f) {
         Manager *m = f->manager;
         _cleanup_json_ json_t *manifest = NULL;
+        _cleanup_free_ char *why = NULL;
         const PolicyWorkflow *w;
         const json_t *harness = NULL;
         const char *reason = NULL;
@@ -91,8 +92,8 @@ const char *flow_prepare(Flow *f) {
                         return keep_reason("harness %s: %s", w->harness, reason ?: "not usable");
         }
 
-        if (template_load(w->template_name, &manifest) < 0)
-                return keep_reason("template %s is not installed%s", w->template_name, "");
+        if (template_load(w->template_name, &manifest, &why) < 0)
+                return keep_reason("%s%s", why ?: "the template cannot be read", "");
         if (strcmp(json_string_value(json_object_get(manifest, "digest")), f->item.template_digest) != 0)
                 return keep_reason("template %s is not what it was when the item was submitted; submit it again%s", w->template_name, "");
 

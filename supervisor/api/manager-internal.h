@@ -127,8 +127,9 @@ bool enforcers_ok(Manager *m, const char **ret_reason);
 
 /* ---- template.c ---- */
 
-/* The manifest of an installed template. */
-int template_load(const char *name, json_t **ret);
+/* The manifest of an installed template, signed by a key that this host trusts. ret_reason (may be NULL) is the caller's: a
+ * sentence that says why there is none. */
+int template_load(const char *name, json_t **ret, char **ret_reason);
 bool template_has_agent(const char *name, const char *agent);
 
 typedef struct Accel {

@@ -349,7 +349,7 @@ static json_t *status_templates(Manager *m) {
 
                 if (!w || json_object_get(object, w->template_name))
                         continue;
-                if (template_load(w->template_name, &manifest) < 0)
+                if (template_load(w->template_name, &manifest, NULL) < 0)
                         (void) json_object_set_new(object, w->template_name, json_null());
                 else
                         (void) json_object_set(object, w->template_name, json_object_get(manifest, "digest"));

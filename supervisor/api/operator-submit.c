@@ -166,6 +166,7 @@ static int fill_from_policy(Submitting *s, const PolicyWorkflow *w, const json_t
 static const PolicyWorkflow *find_workflow(Manager *m, IpcCall *call, const char *name, const json_t **ret_harness, json_t **ret_manifest) {
         const PolicyWorkflow *w;
         const char *reason = NULL;
+        _cleanup_free_ char *why = NULL;
         const json_t *harness = NULL;
         const char *agent;
 
@@ -186,8 +187,8 @@ static const PolicyWorkflow *find_workflow(Manager *m, IpcCall *call, const char
                 (void) refuse_workflow(call, m, name, reason);
                 return NULL;
         }
-        if (template_load(w->template_name, ret_manifest) < 0) {
-                (void) ipc_call_refuse(call, "Unavailable", "template %s is not installed", w->template_name);
+        if (template_load(w->template_name, ret_manifest, &why) < 0) {
+                (void) ipc_call_refuse(call, "Unavailable", "%s", why ?: "the template cannot be read");
                 return NULL;
         }
         agent = spec_agent(harness);

@@ -10,14 +10,14 @@
 #include "api/manager-internal.h"
 #include "util/io.h"
 #include "util/json.h"
+#include "util/text.h"
+#include "vmm/signature.h"
+#include "vmm/vm-template.h"
 
 #define TEMPLATES "/usr/lib/anchorhold/templates"
 #define ACCEL_PATH "/run/anchorhold/accel"
 
-enum {
-        MANIFEST_SIZE_MAX = 4 * 1024 * 1024,
-        ACCEL_SIZE_MAX = 64 * 1024,
-};
+enum { ACCEL_SIZE_MAX = 64 * 1024 };
 
 static int load_json(const char *path, size_t max, json_t **ret) {
         _cleanup_free_ char *data = NULL;
@@ -31,25 +31,22 @@ static int load_json(const char *path, size_t max, json_t **ret) {
         return json_parse(data, size, ret, NULL);
 }
 
-int template_load(const char *name, json_t **ret) {
-        _cleanup_json_ json_t *manifest = NULL;
-        _cleanup_free_ char *path = NULL;
+int template_load(const char *name, json_t **ret, char **ret_reason) {
+        _cleanup_free_ char *path = NULL, *why = NULL;
+        _cleanup_fd_ int dir_fd = -1;
         int r;
 
         if (!text_is_name(name))
                 return -EINVAL;
-        path = text_format(TEMPLATES "/%s/manifest.json", name);
+        path = text_format(TEMPLATES "/%s", name);
         if (!path)
                 return -ENOMEM;
 
-        r = load_json(path, MANIFEST_SIZE_MAX, &manifest);
-        if (r < 0)
-                return r;
-        if (!json_is_string(json_object_get(manifest, "digest")))
-                return -EBADMSG;
-
-        *ret = TAKE_PTR(manifest);
-        return 0;
+        dir_fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        r = dir_fd < 0 ? -errno : vm_template_read(dir_fd, name, SIGNATURE_KEYS, ret, &why);
+        if (r < 0 && ret_reason)
+                *ret_reason = why ? text_format("template %s cannot be used: %s", name, why) : text_format("template %s is not installed", name);
+        return r;
 }
 
 bool template_has_agent(const char *name, const char *agent) {

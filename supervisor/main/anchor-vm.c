@@ -85,7 +85,7 @@ static int run(const char *name) {
         if (r < 0)
                 return r;
 
-        r = vm_parts_open_template(&parts, &spec, arg_templates, &cmdline);
+        r = vm_parts_open_template(&parts, &spec, arg_templates, SIGNATURE_KEYS, &cmdline);
         if (r < 0)
                 return r;
 

@@ -16,34 +16,33 @@
 #include "util/io.h"
 #include "util/json.h"
 #include "util/log.h"
+#include "vmm/vm-template.h"
 
-enum { MANIFEST_MAX = 4 * 1024 * 1024 };
-
-static int open_part(int dir_fd, const char *template_name, const char *path, int *ret) {
-        int fd = openat(dir_fd, path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+static int open_part(int dir_fd, const json_t *manifest, const char *template_name, const char *path, int *ret) {
+        _cleanup_fd_ int fd = openat(dir_fd, path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+        int r;
 
         if (fd < 0)
                 return log_error_errno(-errno, "template %s: cannot open %s", template_name, path);
 
-        *ret = fd;
+        r = vm_template_check_file(fd, manifest, path);
+        if (r < 0)
+                return log_error_errno(r, "template %s: %s is not what its signed manifest names", template_name, path);
+
+        *ret = TAKE_FD(fd);
         return 0;
 }
 
-static int read_manifest(int dir_fd, const VmSpec *spec, char **ret_cmdline) {
-        _cleanup_free_ char *text = NULL, *reason = NULL;
+static int read_manifest(int dir_fd, const VmSpec *spec, const char *keys, json_t **ret) {
+        _cleanup_free_ char *reason = NULL;
         _cleanup_json_ json_t *j = NULL;
-        const char *cmdline, *file;
+        const char *file;
         json_t *digest;
-        size_t size = 0;
         int r;
 
-        r = io_read_file(dir_fd, "manifest.json", MANIFEST_MAX, &text, &size);
+        r = vm_template_read(dir_fd, spec->template_name, keys, &j, &reason);
         if (r < 0)
-                return log_error_errno(r, "template %s: cannot read manifest.json", spec->template_name);
-
-        r = json_parse(text, size, &j, &reason);
-        if (r < 0)
-                return log_error_errno(r, "template %s: manifest.json: %s", spec->template_name, reason ?: "unreadable");
+                return log_error_errno(r, "template %s: %s", spec->template_name, reason ?: "unreadable");
 
         json_object_foreach(spec->digests, file, digest) {
                 const json_t *here = strcmp(file, "template") == 0 ? json_object_get(j, "digest")
@@ -55,14 +54,14 @@ static int read_manifest(int dir_fd, const VmSpec *spec, char **ret_cmdline) {
                 return -ESTALE;
         }
 
-        cmdline = json_string_value(json_object_get(j, "cmdline"));
-        *ret_cmdline = strdup(cmdline ?: "console=ttyS0 quiet reboot=t panic=-1");
-        return *ret_cmdline ? 0 : -ENOMEM;
+        *ret = TAKE_PTR(j);
+        return 0;
 }
 
-int vm_parts_open_template(VmParts *parts, const VmSpec *spec, const char *templates, char **ret_cmdline) {
-        _cleanup_free_ char *cmdline = NULL;
+int vm_parts_open_template(VmParts *parts, const VmSpec *spec, const char *templates, const char *keys, char **ret_cmdline) {
+        _cleanup_json_ json_t *manifest = NULL;
         _cleanup_fd_ int dir_fd = -1;
+        const char *cmdline;
         char path[512];
         int r;
 
@@ -71,22 +70,23 @@ int vm_parts_open_template(VmParts *parts, const VmSpec *spec, const char *templ
         if (dir_fd < 0)
                 return log_error_errno(-errno, "no template %s (%s)", spec->template_name, path);
 
-        r = read_manifest(dir_fd, spec, &cmdline);
+        r = read_manifest(dir_fd, spec, keys, &manifest);
         if (r >= 0)
-                r = open_part(dir_fd, spec->template_name, "vmlinuz", &parts->kernel);
+                r = open_part(dir_fd, manifest, spec->template_name, "vmlinuz", &parts->kernel);
         if (r >= 0)
-                r = open_part(dir_fd, spec->template_name, "initrd", &parts->initrd);
+                r = open_part(dir_fd, manifest, spec->template_name, "initrd", &parts->initrd);
         if (r >= 0)
-                r = open_part(dir_fd, spec->template_name, "root.erofs", &parts->root);
+                r = open_part(dir_fd, manifest, spec->template_name, "root.erofs", &parts->root);
         if (r >= 0 && spec->agent) {
                 (void) snprintf(path, sizeof(path), "agents/%s.erofs", spec->agent);
-                r = open_part(dir_fd, spec->template_name, path, &parts->agent);
+                r = open_part(dir_fd, manifest, spec->template_name, path, &parts->agent);
         }
         if (r < 0)
                 return r;
 
-        *ret_cmdline = TAKE_PTR(cmdline);
-        return 0;
+        cmdline = json_string_value(json_object_get(manifest, "cmdline"));
+        *ret_cmdline = strdup(cmdline ?: "console=ttyS0 quiet reboot=t panic=-1");
+        return *ret_cmdline ? 0 : -ENOMEM;
 }
 
 int vm_parts_open_tap(VmParts *parts, const char *name) {

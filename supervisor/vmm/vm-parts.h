@@ -5,15 +5,17 @@
 
 #include <sys/types.h>
 
+#include "vmm/signature.h"
 #include "vmm/vm-spec.h"
 
 #define VM_TEMPLATE_DIR "/usr/lib/anchorhold/templates"
 #define VM_SCRATCH_DIR "/var/lib/anchorhold/scratch"
 #define VM_QEMU "/usr/bin/qemu-system-x86_64"
 
-/* Opens kernel, initrd, root and the agent's image of spec's template below `templates`; checks the
- * manifest's digests against the spec's. The template's kernel command line is the caller's. Logs. */
-int vm_parts_open_template(VmParts *parts, const VmSpec *spec, const char *templates, char **ret_cmdline);
+/* Opens kernel, initrd, root and the agent's image of spec's template below `templates`. Its manifest must be signed by a
+ * key in `keys` (signature.h), have the digests of the spec, and the contents of each file those of the manifest. The
+ * template's kernel command line is the caller's. Logs. */
+int vm_parts_open_template(VmParts *parts, const VmSpec *spec, const char *templates, const char *keys, char **ret_cmdline);
 
 /* The persistent tap device of the network namespace that we are in. */
 int vm_parts_open_tap(VmParts *parts, const char *name);

@@ -66,6 +66,7 @@ def rogues(host):
         del new["digest"]
         new["digest"] = hashlib.sha256(json.dumps(new, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
         (folder / "manifest.json").write_text(json.dumps(new))
+        subprocess.run([TOP / "image" / "sign", folder / "manifest.json"], check=True)
     yield
     for mode in MODES:
         shutil.rmtree(templates / f"rogue-{mode}")
