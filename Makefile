@@ -21,7 +21,7 @@ ifdef T
 check: integration ## every test there is (T=WORD: only the integration tests whose file's name contains WORD)
 else
 check:
-	@tests/steps unit asan corpora image-root templates integration
+	@tests/steps unit asan corpora image-root templates bootable integration
 endif
 
 .PHONY: lint

@@ -41,7 +41,7 @@ WARNINGS += -Werror
 endif
 CPPFLAGS := -D_GNU_SOURCE -Isupervisor -Iebpf -I$(O)/gen $(shell pkg-config --cflags $(PKGS))
 CFLAGS := -std=gnu17 -O2 -g -fPIE -fstack-protector-strong -fstack-clash-protection -ftrivial-auto-var-init=zero \
-          -fcf-protection $(WARNINGS)
+          -fcf-protection -ffile-prefix-map=$(CURDIR)=. $(WARNINGS)
 LDFLAGS := -pie -Wl,-z,relro,-z,now -Wl,--as-needed
 ifeq ($(VARIANT),asan)
 CFLAGS := -std=gnu17 -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=undefined $(WARNINGS)

@@ -10,7 +10,7 @@ ALL += $(O)/bpf/fence.bpf.o
 $(O)/bpf/%.o: ebpf/%.bpf.c $(wildcard ebpf/*.bpf.h)
 	$(call msg,BPF,$<)
 	@mkdir -p $(@D)
-	$(Q)$(CLANG) -g -O2 -mcpu=v3 -target bpf $(BPF_WARNINGS) $(BPF_INCLUDES) -c $< -o $@
+	$(Q)$(CLANG) -g -O2 -mcpu=v3 -target bpf -ffile-prefix-map=$(CURDIR)=. $(BPF_WARNINGS) $(BPF_INCLUDES) -c $< -o $@
 
 $(O)/bpf/fence.bpf.o: $(BPF_PROGS:%=$(O)/bpf/%.o)
 	$(call msg,BPFLINK,$@)

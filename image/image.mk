@@ -6,15 +6,32 @@ image-root: programs ## everything that the image needs to boot
 	@image/rootfs >/dev/null
 	@image/lockfiles check buildroot rootfs
 
+.PHONY: bootable
+bootable: ## kernel, initramfs and ostree, which the image needs to boot from a disk
+	@image/bootable >/dev/null
+	@image/lockfiles check bootable
+
 .PHONY: templates
 templates: programs ## guest kernel, initrd, root and agents
 	@image/template
 	@image/lockfiles check template-base npm
+
+.PHONY: image
+image: image-root templates bootable ## the image as an OCI archive, signed, with its SBOM (refuses packages that are not in image/lock)
+	@image/oci
+
+.PHONY: image-reproduce
+image-reproduce: ## make the image twice, from scratch the second time and elsewhere, and compare the digests
+	@image/reproduce
+
+.PHONY: image-derived
+image-derived: image-root templates ## the same payload on another bootc base: BASE=REPOSITORY@sha256:… (needs podman or buildah)
+	@image/derived "$(BASE)"
 
 .PHONY: boot
 boot: image-root templates ## boot the image as a container and open a shell in it
 	@image/boot --container --name dev
 
 .PHONY: relock
-relock: programs image-root templates ## take the packages that are there now into image/lock
+relock: programs image-root templates bootable ## take the packages that are there now into image/lock
 	@image/lockfiles write

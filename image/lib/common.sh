@@ -9,6 +9,10 @@ TOP=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd -P)
 CACHE=${CACHE:-/var/cache/anchorhold}
 SUITE=trixie
 
+# What a signature of the image says that it is, wherever a site keeps its copy.
+# shellcheck disable=SC2034
+IMAGE_IDENTITY=io.anchorhold/host
+
 die() {
         printf '%s: %s\n' "${0##*/}" "$*" >&2
         exit 1

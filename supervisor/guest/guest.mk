@@ -6,7 +6,7 @@ GUEST_SRCS := supervisor/guest/guest-boot.c supervisor/guest/guest-file.c superv
 GUEST_OBJS := $(GUEST_SRCS:%.c=$(O)/guest/%.o)
 
 # Without the sanitizers also in their variant: it runs where their runtime is not.
-GUEST_CFLAGS := -std=gnu17 -O2 -g -fno-pie -fstack-protector-strong $(WARNINGS)
+GUEST_CFLAGS := -std=gnu17 -O2 -g -fno-pie -fstack-protector-strong -ffile-prefix-map=$(CURDIR)=. $(WARNINGS)
 
 $(GUEST_OBJS): $(O)/guest/%.o: %.c
 	$(call msg,CC,"$< (guest)")
