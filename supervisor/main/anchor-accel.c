@@ -24,7 +24,7 @@ enum { TIMEOUT_USEC = 15 * 1000 * 1000 };
 
 int main(int argc, char *argv[]) {
         AccelProbe probe = {
-                .templates = VM_TEMPLATE_DIR, .template_name = "base", .scratch = "/var/tmp", .timeout_usec = TIMEOUT_USEC,
+                .templates = VM_TEMPLATE_DIR, .template_name = "base", .keys = SIGNATURE_KEYS, .scratch = "/var/tmp", .timeout_usec = TIMEOUT_USEC,
         };
         _cleanup_json_ json_t *j = NULL;
         _cleanup_free_ char *text = NULL;

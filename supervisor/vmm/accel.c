@@ -214,7 +214,7 @@ static int boot(Probe *p, const AccelProbe *probe) {
         if (r < 0)
                 return r;
 
-        r = vm_parts_open_template(&parts, &spec, probe->templates, SIGNATURE_KEYS, &cmdline);
+        r = vm_parts_open_template(&parts, &spec, probe->templates, probe->keys, &cmdline);
         if (r < 0)
                 return r;
 

@@ -10,6 +10,7 @@
 typedef struct AccelProbe {
         const char *templates;     /* folder of templates */
         const char *template_name;
+        const char *keys;          /* whose signatures a template may have (signature.h) */
         const char *scratch;       /* folder for two sockets and an unnamed file */
         uint64_t timeout_usec;
 } AccelProbe;

@@ -26,8 +26,12 @@ static int open_part(int dir_fd, const json_t *manifest, const char *template_na
                 return log_error_errno(-errno, "template %s: cannot open %s", template_name, path);
 
         r = vm_template_check_file(fd, manifest, path);
+        if (r == -ESTALE)
+                log_error("template %s: %s is not what its signed manifest names", template_name, path);
+        else if (r < 0)
+                (void) log_error_errno(r, "template %s: cannot read %s", template_name, path);
         if (r < 0)
-                return log_error_errno(r, "template %s: %s is not what its signed manifest names", template_name, path);
+                return r;
 
         *ret = TAKE_FD(fd);
         return 0;

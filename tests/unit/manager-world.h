@@ -15,6 +15,7 @@
 #include "audit/audit-api.h"
 #include "fake-systemd.h"
 #include "policy-tree.h"
+#include "signed-template.h"
 #include "util/json.h"
 
 #define BASE "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
@@ -346,15 +347,19 @@ static inline int tear_down(void **state) {
         return 0;
 }
 
+static EVP_PKEY *template_key; /* signed what is installed; lives as long as the test */
+
 static inline int enter_world(void **state) {
-        static const char manifest[] = "{\"name\": \"base\", \"digest\": \"d0\", \"files\": {\"root.erofs\": \"aa\"}}";
         Tree image = {};
 
         own_world_enter(0);
         own_world_cover("/usr/lib");
         own_world_cover("/var/lib");
         tree_add_vendor(&image);
-        tree_put(&image, "usr/lib/anchorhold/templates/base/manifest.json", manifest);
         tree_put(&image, "usr/lib/anchorhold/templates/base/agents/pi.erofs", "");
+        assert_true(mkdir("/usr/lib/anchorhold/keys", 0755) == 0 || errno == EEXIST);
+        template_key = signed_template_make_key("/usr/lib/anchorhold/keys");
+        signed_template_write(template_key, "/usr/lib/anchorhold/templates/base",
+                              json_pack("{s:s, s:{s:s}}", "name", "base", "files", "root.erofs", "aa"), NULL);
         return mkdir("/var/lib/anchorhold", 0700);
 }

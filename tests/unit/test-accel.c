@@ -18,6 +18,7 @@
 #include <cmocka.h>
 
 #include "own-world.h"
+#include "signed-template.h"
 #include "util/io.h"
 #include "util/json.h"
 #include "vmm/accel.h"
@@ -25,7 +26,12 @@
 #include "vmm/vm-parts.h"
 
 #define TEMPLATES "/run/templates"
+#define KEYS "/run/keys"
+#define SHA256_OF_X "2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881"
 #define SCRATCH "/run/scratch"
+
+static EVP_PKEY *key;                     /* signs templates while the world is made */
+static char base_digest[HEX_SHA256_SIZE];
 
 /* ---- the other QEMU ---- */
 
@@ -94,7 +100,7 @@ static int be_qemu(char *const argv[]) {
 /* ---- the probe ---- */
 
 static AccelResult probe(const char *how, const char *template_name) {
-        const AccelProbe p = { .templates = TEMPLATES, .template_name = template_name, .scratch = SCRATCH, .timeout_usec = 700000 };
+        const AccelProbe p = { .templates = TEMPLATES, .template_name = template_name, .keys = KEYS, .scratch = SCRATCH, .timeout_usec = 700000 };
         AccelResult result;
 
         assert_int_equal(setenv("TEST_QEMU", how, 1), 0);
@@ -126,8 +132,8 @@ static void test_probe(void **state) {
 }
 
 static void test_probe_fails(void **state) {
-        const AccelProbe p = { .templates = TEMPLATES, .template_name = "nothing", .scratch = SCRATCH, .timeout_usec = 700000 };
-        const AccelProbe q = { .templates = TEMPLATES, .template_name = "base", .scratch = "/nonexistent", .timeout_usec = 700000 };
+        const AccelProbe p = { .templates = TEMPLATES, .template_name = "nothing", .keys = KEYS, .scratch = SCRATCH, .timeout_usec = 700000 };
+        const AccelProbe q = { .templates = TEMPLATES, .template_name = "base", .keys = KEYS, .scratch = "/nonexistent", .timeout_usec = 700000 };
         AccelResult result;
 
         assert_int_equal(accel_probe(&p, &result), -ENOENT);
@@ -151,7 +157,7 @@ static int open_template(const char *name, const char *agent, const char *digest
         if (digests)
                 assert_int_equal(json_parse(digests, strlen(digests), &j, NULL), 0);
         spec.digests = j;
-        r = vm_parts_open_template(&parts, &spec, TEMPLATES, ret_cmdline);
+        r = vm_parts_open_template(&parts, &spec, TEMPLATES, KEYS, ret_cmdline);
         if (r < 0)
                 return r;
 
@@ -163,12 +169,13 @@ static int open_template(const char *name, const char *agent, const char *digest
 }
 
 static void test_template(void **state) {
-        _cleanup_free_ char *cmdline = NULL, *other = NULL;
+        _cleanup_free_ char *cmdline = NULL, *other = NULL, *digests = NULL;
         char *none = NULL;
 
         assert_int_equal(open_template("base", NULL, NULL, &cmdline), 0);
         assert_string_equal(cmdline, "quiet");
-        assert_int_equal(open_template("base", "pi", "{\"root.erofs\": \"aa\", \"template\": \"d0\"}", &other), 0);
+        digests = text_format("{\"root.erofs\": \"" SHA256_OF_X "\", \"template\": \"%s\"}", base_digest);
+        assert_int_equal(open_template("base", "pi", digests, &other), 0);
 
         /* a template that was replaced since the run was made is another one */
         assert_int_equal(open_template("base", NULL, "{\"root.erofs\": \"ab\"}", &none), -ESTALE);
@@ -178,6 +185,16 @@ static void test_template(void **state) {
         assert_int_equal(open_template("nothing", NULL, NULL, &none), -ENOENT);
         assert_true(open_template("broken", NULL, NULL, &none) < 0);
         assert_int_equal(open_template("linked", NULL, NULL, &none), -ELOOP);
+        assert_int_equal(open_template("unsigned", NULL, NULL, &none), -EKEYREJECTED);
+
+        /* whatever file was changed since it was signed; the agent's only if it is used */
+        assert_int_equal(open_template("changed-kernel", NULL, NULL, &none), -ESTALE);
+        assert_int_equal(open_template("changed-initrd", NULL, NULL, &none), -ESTALE);
+        assert_int_equal(open_template("changed-root", NULL, NULL, &none), -ESTALE);
+        assert_int_equal(open_template("changed-agent", "pi", NULL, &none), -ESTALE);
+        assert_null(none);
+        assert_int_equal(open_template("changed-agent", NULL, NULL, &none), 0);
+        none = (free(none), NULL);
         assert_null(none);
 }
 
@@ -219,24 +236,46 @@ static void put(const char *path, const char *text) {
         assert_int_equal(io_write_file_atomic(AT_FDCWD, path, text, strlen(text), 0644), 0);
 }
 
-static void make_template(const char *name, const char *manifest) {
+/* Files of one letter each, and a signed manifest that says so. */
+static void make_template(const char *name) {
         static const char *const files[] = { "vmlinuz", "initrd", "root.erofs", "agents/pi.erofs" };
-        char path[128];
+        json_t *manifest = json_pack("{s:s, s:s, s:{}}", "name", name, "cmdline", "quiet", "files");
+        char folder[128], path[160];
 
-        (void) snprintf(path, sizeof(path), TEMPLATES "/%s", name);
+        (void) snprintf(folder, sizeof(folder), TEMPLATES "/%s", name);
+        assert_int_equal(mkdir(folder, 0755), 0);
+        (void) snprintf(path, sizeof(path), "%s/agents", folder);
         assert_int_equal(mkdir(path, 0755), 0);
-        (void) snprintf(path, sizeof(path), TEMPLATES "/%s/agents", name);
-        assert_int_equal(mkdir(path, 0755), 0);
-        (void) snprintf(path, sizeof(path), TEMPLATES "/%s/manifest.json", name);
-        put(path, manifest);
         for (size_t i = 0; i < ELEMENTSOF(files); i++) {
-                (void) snprintf(path, sizeof(path), TEMPLATES "/%s/%s", name, files[i]);
+                (void) snprintf(path, sizeof(path), "%s/%s", folder, files[i]);
                 put(path, "x");
+                assert_int_equal(json_object_set_new(json_object_get(manifest, "files"), files[i], json_string(SHA256_OF_X)), 0);
         }
+        signed_template_write(key, folder, manifest, base_digest);
+}
+
+static void make_templates(void) {
+        assert_int_equal(mkdir(KEYS, 0755), 0);
+        key = signed_template_make_key(KEYS);
+        make_template("changed-kernel");
+        put(TEMPLATES "/changed-kernel/vmlinuz", "y");
+        make_template("changed-initrd");
+        put(TEMPLATES "/changed-initrd/initrd", "");
+        make_template("changed-root");
+        put(TEMPLATES "/changed-root/root.erofs", "xx");
+        make_template("changed-agent");
+        put(TEMPLATES "/changed-agent/agents/pi.erofs", "y");
+        make_template("unsigned");
+        assert_int_equal(unlink(TEMPLATES "/unsigned/manifest.json.sig"), 0);
+        make_template("broken");
+        signed_template_put(key, TEMPLATES "/broken", "{");
+        make_template("linked");
+        assert_int_equal(unlink(TEMPLATES "/linked/root.erofs") | symlink("/etc/passwd", TEMPLATES "/linked/root.erofs"), 0);
+        make_template("base"); /* the last, for base_digest */
+        EVP_PKEY_free(key);
 }
 
 static int enter_world(void **state) {
-        static const char manifest[] = "{\"digest\": \"d0\", \"cmdline\": \"quiet\", \"files\": {\"root.erofs\": \"aa\"}}";
         _cleanup_free_ char *self = NULL;
         size_t size;
         int null;
@@ -244,10 +283,7 @@ static int enter_world(void **state) {
         own_world_enter(0);
         own_world_cover("/usr/bin");
         assert_int_equal(mkdir(TEMPLATES, 0755) | mkdir(SCRATCH, 0700), 0);
-        make_template("base", manifest);
-        make_template("broken", "{");
-        make_template("linked", manifest);
-        assert_int_equal(unlink(TEMPLATES "/linked/root.erofs") | symlink("/etc/passwd", TEMPLATES "/linked/root.erofs"), 0);
+        make_templates();
 
         assert_int_equal(io_read_file(AT_FDCWD, "/proc/self/exe", 512 << 20, &self, &size), 0);
         assert_int_equal(io_write_file_atomic(AT_FDCWD, VM_QEMU, self, size, 0755), 0);

@@ -437,20 +437,27 @@ static void test_accel(void **state) {
 }
 
 static void test_template(void **state) {
+        char *reason = NULL;
         Tree root = {};
         json_t *manifest = NULL;
 
-        assert_int_equal(template_load("base", &manifest), 0);
+        assert_int_equal(template_load("base", &manifest, NULL), 0);
         json_decref(manifest);
-        assert_int_equal(template_load("none", &manifest), -ENOENT);
-        assert_int_equal(template_load("../base", &manifest), -EINVAL);
+        assert_int_equal(template_load("none", &manifest, &reason), -ENOENT);
+        assert_string_equal(reason, "template none is not installed");
+        reason = (free(reason), NULL);
+        assert_int_equal(template_load("../base", &manifest, NULL), -EINVAL);
         assert_true(template_has_agent("base", "pi"));
         assert_false(template_has_agent("base", "nobody"));
         assert_false(template_has_agent("base", "../../base/agents/pi"));
         tree_put(&root, "usr/lib/anchorhold/templates/odd/manifest.json", "{\"digest\": 5}");
-        assert_int_equal(template_load("odd", &manifest), -EBADMSG);
-        tree_put(&root, "usr/lib/anchorhold/templates/odd/manifest.json", "{");
-        assert_true(template_load("odd", &manifest) < 0);
+        assert_int_equal(template_load("odd", &manifest, &reason), -EKEYREJECTED);
+        assert_string_equal(reason, "template odd cannot be used: it is not signed");
+        reason = (free(reason), NULL);
+        signed_template_put(template_key, "/usr/lib/anchorhold/templates/odd", "{\"digest\": 5}");
+        assert_int_equal(template_load("odd", &manifest, NULL), -EBADMSG);
+        signed_template_put(template_key, "/usr/lib/anchorhold/templates/odd", "{");
+        assert_true(template_load("odd", &manifest, NULL) < 0);
 }
 
 /* Folders of items that never came to be go at the next start. */
