@@ -47,13 +47,15 @@ static void attempt_close(Attempt *a) {
 }
 
 static void dial_finish(Dial *d, int fd) {
+        char failures[FAILURES_MAX]; /* whoever is told may free the dial, and read on */
         DialDone done = d->done;
 
         for (size_t i = 0; i < d->n_begun; i++)
                 attempt_close(&d->attempts[i]);
         d->next = sd_event_source_disable_unref(d->next);
         d->end = sd_event_source_disable_unref(d->end);
-        done(fd, d->failures, d->userdata);
+        strcpy(failures, d->failures);
+        done(fd, failures, d->userdata);
 }
 
 static void attempt_failed(Attempt *a, int error) {
