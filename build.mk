@@ -5,6 +5,7 @@
 #   PROGRAMS     names; each is supervisor/main/NAME.c linked with libanchorhold.a
 #   UNIT_TESTS   names; each is tests/unit/NAME.c (cmocka), linked with libanchorhold.a
 #   FUZZERS      names; each is tests/fuzz/NAME.c with its corpus in tests/fuzz/corpus/NAME/
+#   BENCHES      names; each is tests/bench/NAME.c, linked with libanchorhold.a and run by tests/bench/bench.py
 #   ALL          anything else that `all` should make
 #
 # VARIANT=asan builds the same below build/asan with the sanitizers, VARIANT=fuzz with clang's as well and
@@ -59,6 +60,7 @@ LIB_SRCS :=
 PROGRAMS :=
 UNIT_TESTS :=
 FUZZERS :=
+BENCHES :=
 ALL :=
 include $(sort $(wildcard supervisor/*/*.mk ebpf/*.mk tests/unit/*.mk tests/fuzz/*.mk))
 
@@ -67,6 +69,7 @@ LIB_OBJS := $(LIB_SRCS:%.c=$(O)/%.o)
 BIN      := $(PROGRAMS:%=$(O)/bin/%)
 TESTBIN  := $(UNIT_TESTS:%=$(O)/tests/%)
 FUZZBIN  := $(FUZZERS:%=$(O)/fuzz/%)
+BENCHBIN := $(BENCHES:%=$(O)/bench/%)
 MAINS    := $(PROGRAMS:%=$(O)/supervisor/main/%.o)
 
 .PHONY: all unit asan
@@ -93,6 +96,15 @@ $(TESTBIN): $(O)/tests/%: $(O)/tests/unit/%.o $(LIB)
 	$(call msg,LINK,$@)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) $< $(LIB) -lcmocka $(LDLIBS) -o $@
+
+.PHONY: benches
+benches: $(BENCHBIN)
+	@:
+
+$(BENCHBIN): $(O)/bench/%: $(O)/tests/bench/%.o $(LIB)
+	$(call msg,LINK,$@)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) $< $(LIB) $(LDLIBS) -o $@
 
 # Unit tests run from the top of the tree; one that fails, or takes five minutes, stops nothing but fails the target.
 unit: $(TESTBIN) $(ALL)
@@ -140,7 +152,7 @@ fuzz-run: $(if $(FUZZ),$(O)/fuzz/$(FUZZ),$(FUZZBIN))
 corpora fuzz:
 	@$(MAKE) -f build.mk VARIANT=fuzz $@-run
 
--include $(LIB_OBJS:.o=.d) $(PROGRAMS:%=$(O)/supervisor/main/%.d) $(UNIT_TESTS:%=$(O)/tests/unit/%.d) $(FUZZERS:%=$(O)/tests/fuzz/%.d)
+-include $(LIB_OBJS:.o=.d) $(PROGRAMS:%=$(O)/supervisor/main/%.d) $(UNIT_TESTS:%=$(O)/tests/unit/%.d) $(FUZZERS:%=$(O)/tests/fuzz/%.d) $(BENCHES:%=$(O)/tests/bench/%.d)
 
 # Lint. A file is looked at again when it or a header of it changed (its object is then newer).
 .PHONY: lint lint-shell lint-format lint-tidy lint-cppcheck fmt

@@ -159,6 +159,9 @@ uint64_t egress_rules_method(EgressRules *s, const char *method);
 /* Builds the index and the digest: all rules are there and agree. -E2BIG: beyond EGRESS_ENTRIES_MAX. */
 int egress_rules_build(EgressRules *s);
 
+/* Fills in the digest (policy-rules-text.c). */
+int egress_rules_digest(EgressRules *s);
+
 /* The node of exactly that pattern, or NULL. */
 const EgressNode *egress_rules_find(const EgressRules *s, EgressSubject subject, const char *key, size_t n);
 

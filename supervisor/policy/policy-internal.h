@@ -65,6 +65,25 @@ typedef struct PolicyText {
 /* policy_load() without I/O. -EEXIST for two of one name. */
 int policy_load_texts(Policy **ret, const PolicyText *texts, size_t n_texts, PolicyFinding **ret_findings, size_t *ret_n_findings);
 
+/* ---- the set (policy-set.c) ---- */
+
+const char *policy_kind_folder(PolicyKind kind);
+
+int policy_new(Policy **ret);
+int policy_digest_set(Policy *p);
+
+/* `folder` NULL: host.json or authority.json. */
+int policy_object_new(PolicyObject **ret, const char *folder, const char *name, const char *file);
+PolicyObject *policy_object_free(PolicyObject *o);
+DEFINE_CLEANUP(PolicyObject *, policy_object_free)
+
+int policy_compare_objects(const void *a, const void *b);
+/* Before a kind is sorted. */
+PolicyObject *policy_find_unsorted(const Policy *p, PolicyKind kind, const char *name);
+
+/* Of a file that is no object; `line` 0: unknown. */
+void policy_add_file_finding(Policy *p, const char *file, const char *pointer, const char *reason, unsigned line);
+
 /* Notes a finding and makes the object unusable. */
 void policy_add_finding(Policy *p, PolicyObject *o, const char *pointer, const char *reason);
 

@@ -25,7 +25,6 @@
 
 #include "policy/policy-internal.h"
 #include "util/io.h"
-#include "util/json-position.h"
 #include "util/json.h"
 
 static const struct {
@@ -39,141 +38,14 @@ static const struct {
         [POLICY_WORKFLOWS] = { "workflows", policy_check_workflow },
 };
 
+const char *policy_kind_folder(PolicyKind kind) {
+        return kinds[kind].folder;
+}
+
 /* The operator's first. */
 static const char *const trees[] = { POLICY_OPERATOR_DIR, POLICY_VENDOR_DIR };
 
-/* ---- objects and findings ---- */
-
-static PolicyObject *policy_object_free(PolicyObject *o) {
-        if (!o)
-                return NULL;
-
-        egress_policy_free(o->egress);
-        json_unref(o->document);
-        free(o->text);
-        free(o->steps);
-        free(o->verify);
-        free(o->reason);
-        free(o->label);
-        free(o->file);
-        free(o->name);
-        free(o);
-        return NULL;
-}
-DEFINE_CLEANUP(PolicyObject *, policy_object_free)
-
-static int policy_object_new(PolicyObject **ret, const char *folder, const char *name, const char *file) {
-        _cleanup_(policy_object_freep) PolicyObject *o = NULL;
-
-        o = calloc(1, sizeof(*o));
-        if (!o)
-                return -ENOMEM;
-
-        o->name = strdup(name);
-        o->file = strdup(file);
-        o->label = folder ? text_format("%s/%s.json", folder, name) : text_format("%s.json", name);
-        if (!o->name || !o->file || !o->label)
-                return -ENOMEM;
-
-        *ret = TAKE_PTR(o);
-        return 0;
-}
-
-static bool grow_findings(Policy *p, PolicyFinding **list, size_t n, const char *file, const char *pointer, const char *reason, unsigned line) {
-        PolicyFinding *grown;
-
-        grown = reallocarray(*list, n + 1, sizeof(*grown));
-        if (!grown) {
-                p->out_of_memory = true;
-                return false;
-        }
-        *list = grown;
-
-        grown[n] = (PolicyFinding) {
-                .file = strdup(file),
-                .pointer = strdup(pointer),
-                .reason = strdup(reason),
-                .line = line,
-        };
-        if (!grown[n].file || !grown[n].pointer || !grown[n].reason)
-                p->out_of_memory = true;
-        return true;
-}
-
-static void add_finding(Policy *p, const char *file, const char *pointer, const char *reason, unsigned line) {
-        if (p->n_findings < POLICY_FINDINGS_MAX && grow_findings(p, &p->findings, p->n_findings, file, pointer, reason, line))
-                p->n_findings++;
-}
-
-/* Each look walks the text: a large file with many findings has lines for the first ones only. */
-static unsigned find_line(const PolicyObject *o, const char *pointer, size_t n_before) {
-        unsigned line;
-
-        /* a finding about the whole file either says where, or is about no place in it */
-        if (*pointer == '\0' || !o->text || o->text_size * (n_before + 1) > POLICY_LINES_SCAN_MAX || json_position(o->text, o->text_size, pointer, &line) < 0)
-                return 0;
-        return line;
-}
-
-void policy_add_finding(Policy *p, PolicyObject *o, const char *pointer, const char *reason) {
-        unsigned line = find_line(o, pointer, p->n_findings);
-
-        add_finding(p, o->file, pointer, reason, line);
-
-        if (!o->reason) {
-                o->reason = line > 0 ? text_format("%s:%u: %s%s%s", o->file, line, pointer, *pointer ? ": " : "", reason)
-                                     : text_format("%s: %s%s%s", o->file, pointer, *pointer ? ": " : "", reason);
-                if (!o->reason)
-                        p->out_of_memory = true;
-        }
-}
-
-void policy_add_warning(Policy *p, const PolicyObject *o, const char *pointer, const char *reason) {
-        if (p->n_warnings < POLICY_FINDINGS_MAX &&
-            grow_findings(p, &p->warnings, p->n_warnings, o->file, pointer, reason, find_line(o, pointer, p->n_warnings)))
-                p->n_warnings++;
-}
-
-void policy_object_taint(Policy *p, PolicyObject *o, const PolicyObject *cause) {
-        if (o->reason)
-                return;
-
-        o->reason = strdup(cause->reason);
-        if (!o->reason)
-                p->out_of_memory = true;
-}
-
-void policy_findings_free(PolicyFinding *findings, size_t n) {
-        for (size_t i = 0; i < n; i++) {
-                free(findings[i].file);
-                free(findings[i].pointer);
-                free(findings[i].reason);
-        }
-        free(findings);
-}
-
 /* ---- folders ---- */
-
-static int compare_objects(const void *a, const void *b) {
-        return strcmp((*(PolicyObject *const *) a)->name, (*(PolicyObject *const *) b)->name);
-}
-
-static PolicyObject *find_unsorted(const Policy *p, PolicyKind kind, const char *name) {
-        for (size_t i = 0; i < p->n_objects[kind]; i++)
-                if (strcmp(p->objects[kind][i]->name, name) == 0)
-                        return p->objects[kind][i];
-        return NULL;
-}
-
-PolicyObject *policy_object_find(const Policy *p, PolicyKind kind, const char *name) {
-        PolicyObject key = { .name = (char *) name }, *pkey = &key, **found;
-
-        if (p->n_objects[kind] == 0)
-                return NULL;
-
-        found = bsearch(&pkey, p->objects[kind], p->n_objects[kind], sizeof(*p->objects[kind]), compare_objects);
-        return found ? *found : NULL;
-}
 
 /* Takes the text over. */
 static void parse_object(Policy *p, PolicyObject *o, char *data, size_t size) {
@@ -265,13 +137,13 @@ static int add_file(Policy *p, PolicyKind kind, const char *path, const char *fi
                 return -ENOMEM;
 
         if (!text_is_name(name)) {
-                add_finding(p, full, "", "the file's name must be a lower-case letter, then at most 62 letters, digits and dashes, then \".json\"", 0);
+                policy_add_file_finding(p, full, "", "the file's name must be a lower-case letter, then at most 62 letters, digits and dashes, then \".json\"", 0);
                 return 0;
         }
-        if (find_unsorted(p, kind, name))
+        if (policy_find_unsorted(p, kind, name))
                 return 0; /* the operator's wins */
         if (p->n_objects[kind] >= POLICY_FILES_MAX) {
-                add_finding(p, full, "", "there are too many files of this kind", 0);
+                policy_add_file_finding(p, full, "", "there are too many files of this kind", 0);
                 return 0;
         }
 
@@ -347,7 +219,7 @@ static int scan_stray(Policy *p, const char *root, const char *tree) {
                 full = text_format("%s/%s", path, de->d_name);
                 if (!full)
                         return -ENOMEM;
-                add_finding(p, full, "", "is no kind of policy: egress, credentials, harness, workflows or providers", 0);
+                policy_add_file_finding(p, full, "", "is no kind of policy: egress, credentials, harness, workflows or providers", 0);
         }
 
         return 0;
@@ -369,7 +241,7 @@ static int settle_kind(Policy *p, PolicyKind kind) {
         if (n == 0)
                 return 0;
 
-        qsort(p->objects[kind], n, sizeof(*p->objects[kind]), compare_objects);
+        qsort(p->objects[kind], n, sizeof(*p->objects[kind]), policy_compare_objects);
 
         p->names[kind] = calloc(n, sizeof(*p->names[kind]));
         if (!p->names[kind])
@@ -423,55 +295,12 @@ static int load_single(Policy *p, const char *root, const char *name, PolicyObje
 
 /* ---- the set ---- */
 
-static int digest_set(Policy *p) {
-        _cleanup_json_ json_t *all = NULL;
-
-        all = json_object();
-        if (!all)
-                return -ENOMEM;
-
-        for (size_t k = 0; k < _POLICY_KINDS; k++)
-                for (size_t i = 0; i < p->n_objects[k]; i++) {
-                        PolicyObject *o = p->objects[k][i];
-
-                        if (!o->reason && json_object_set(all, o->label, o->document) < 0)
-                                return -ENOMEM;
-                }
-        if (p->host_file && !p->host_file->reason && json_object_set(all, p->host_file->label, p->host_file->document) < 0)
-                return -ENOMEM;
-        if (p->authority && !p->authority->reason && json_object_set(all, p->authority->label, p->authority->document) < 0)
-                return -ENOMEM;
-
-        return json_digest(all, p->digest);
-}
-
 static int compare_findings(const void *a, const void *b) {
         const PolicyFinding *x = a, *y = b;
         int c;
 
         c = strcmp(x->file, y->file);
         return c != 0 ? c : strcmp(x->pointer, y->pointer);
-}
-
-static int policy_new(Policy **ret) {
-        _cleanup_(policy_freep) Policy *p = NULL;
-
-        p = calloc(1, sizeof(*p));
-        if (!p)
-                return -ENOMEM;
-
-        p->empty_array = json_array();
-        if (!p->empty_array)
-                return -ENOMEM;
-        p->host = (HostConfig) {
-                .accel = "auto",
-                .resolvers = p->empty_array,
-                .networks = p->empty_array,
-                .max_runs = 3,
-        };
-
-        *ret = TAKE_PTR(p);
-        return 0;
 }
 
 static void forget_texts(Policy *p) {
@@ -504,7 +333,7 @@ static int policy_check(Policy *p, PolicyFinding **ret_findings, size_t *ret_n_f
         }
 
         forget_texts(p);
-        r = p->out_of_memory ? -ENOMEM : digest_set(p);
+        r = p->out_of_memory ? -ENOMEM : policy_digest_set(p);
         if (r < 0)
                 return r;
 
@@ -517,25 +346,6 @@ static int policy_check(Policy *p, PolicyFinding **ret_findings, size_t *ret_n_f
                 *ret_n_findings = p->n_findings;
                 p->n_findings = 0;
         }
-        return 0;
-}
-
-size_t policy_warnings(const Policy *p, const PolicyFinding **ret) {
-        *ret = p->warnings;
-        return p->n_warnings;
-}
-
-int policy_new_scratch(Policy **ret, json_t *document, PolicyObject **ret_object) {
-        _cleanup_(policy_freep) Policy *p = NULL;
-        int r;
-
-        r = policy_new(&p) ?: policy_object_new(&p->host_file, NULL, "", "");
-        if (r < 0)
-                return r;
-
-        p->host_file->document = json_incref(document);
-        *ret_object = p->host_file;
-        *ret = TAKE_PTR(p);
         return 0;
 }
 
@@ -569,12 +379,43 @@ int policy_load(Policy **ret, const char *root, PolicyFinding **ret_findings, si
         return 0;
 }
 
+int policy_load_egress_file(Policy **ret, const char *root, const char *file, PolicyFinding **ret_findings, size_t *ret_n_findings) {
+        _cleanup_(policy_freep) Policy *p = NULL;
+        _cleanup_free_ char *name = NULL;
+        const char *base = strrchr(file, '/');
+        PolicyObject *o;
+        int r;
+
+        name = name_of_file(base ? base + 1 : file);
+        if (!name || !text_is_name(name)) {
+                free(name);
+                name = strdup("policy");
+        }
+        r = name ? policy_new(&p) : -ENOMEM;
+        if (r >= 0)
+                r = load_single(p, root, "host", &p->host_file);
+        if (r >= 0)
+                r = add_object(p, POLICY_EGRESS, name, file, &o);
+        if (r < 0)
+                return r;
+
+        read_object(p, o, POLICY_EGRESS_FILE_MAX);
+        if (!p->out_of_memory && !o->document && !o->reason)
+                policy_add_finding(p, o, "", "is empty");
+        r = p->out_of_memory ? -ENOMEM : policy_check(p, ret_findings, ret_n_findings);
+        if (r < 0)
+                return r;
+
+        *ret = TAKE_PTR(p);
+        return 0;
+}
+
 /* The object for a text without a file. */
 static int add_text(Policy *p, const PolicyText *t, PolicyObject **ret) {
         PolicyObject **single = t->kind == _POLICY_KINDS ? &p->host_file : &p->authority;
 
         if (t->kind < _POLICY_KINDS)
-                return find_unsorted(p, t->kind, t->name) ? -EEXIST : add_object(p, t->kind, t->name, t->name, ret);
+                return policy_find_unsorted(p, t->kind, t->name) ? -EEXIST : add_object(p, t->kind, t->name, t->name, ret);
         if (*single)
                 return -EEXIST;
         return policy_object_new(single, NULL, t->name, t->name) ?: (*ret = *single, 0);
@@ -611,90 +452,4 @@ int policy_load_texts(Policy **ret, const PolicyText *texts, size_t n_texts, Pol
 
         *ret = TAKE_PTR(p);
         return 0;
-}
-
-Policy *policy_free(Policy *p) {
-        if (!p)
-                return NULL;
-
-        for (size_t k = 0; k < _POLICY_KINDS; k++) {
-                for (size_t i = 0; i < p->n_objects[k]; i++)
-                        policy_object_free(p->objects[k][i]);
-                free(p->objects[k]);
-                free(p->names[k]);
-        }
-        policy_object_free(p->host_file);
-        policy_object_free(p->authority);
-        json_unref(p->empty_array);
-        policy_findings_free(p->findings, p->n_findings);
-        policy_findings_free(p->warnings, p->n_warnings);
-        free(p);
-        return NULL;
-}
-
-/* ---- asking ---- */
-
-static const PolicyObject *find_usable(const Policy *p, PolicyKind kind, const char *name, const char *missing,
-                                       const char **ret_reason) {
-        const PolicyObject *o;
-        const char *reason;
-
-        o = name ? policy_object_find(p, kind, name) : NULL;
-        reason = o ? o->reason : missing;
-        if (ret_reason)
-                *ret_reason = reason;
-        return reason ? NULL : o;
-}
-
-const PolicyWorkflow *policy_find_workflow(const Policy *p, const char *name, const char **ret_reason) {
-        const PolicyObject *o = find_usable(p, POLICY_WORKFLOWS, name, "no workflow of that name", ret_reason);
-
-        return o ? &o->workflow : NULL;
-}
-
-const EgressPolicy *policy_find_egress(const Policy *p, const char *name, const char **ret_reason) {
-        const PolicyObject *o = find_usable(p, POLICY_EGRESS, name, "no egress policy of that name", ret_reason);
-
-        return o ? o->egress : NULL;
-}
-
-const PolicyCredential *policy_find_credential(const Policy *p, const char *name, const char **ret_reason) {
-        const PolicyObject *o = find_usable(p, POLICY_CREDENTIALS, name, "no credential of that name", ret_reason);
-
-        return o ? &o->credential : NULL;
-}
-
-const json_t *policy_find_harness(const Policy *p, const char *name, const char **ret_reason) {
-        const PolicyObject *o = find_usable(p, POLICY_HARNESS, name, "no harness of that name", ret_reason);
-
-        return o ? o->document : NULL;
-}
-
-const json_t *policy_find_provider(const Policy *p, const char *name, const char **ret_reason) {
-        const PolicyObject *o = find_usable(p, POLICY_PROVIDERS, name, "no provider of that name", ret_reason);
-
-        return o ? o->document : NULL;
-}
-
-size_t policy_list(const Policy *p, const char *kind, const char *const **ret_names) {
-        for (size_t k = 0; k < _POLICY_KINDS; k++)
-                if (strcmp(kinds[k].folder, kind) == 0) {
-                        *ret_names = p->names[k];
-                        return p->n_objects[k];
-                }
-
-        *ret_names = NULL;
-        return 0;
-}
-
-const json_t *policy_authority(const Policy *p) {
-        return p->authority && !p->authority->reason ? p->authority->document : NULL;
-}
-
-const char *policy_digest(const Policy *p) {
-        return p->digest;
-}
-
-const HostConfig *policy_host(const Policy *p) {
-        return &p->host;
 }

@@ -154,6 +154,8 @@ typedef struct PolicyCredential {
  * caller's: policy_findings_free(). The set is returned even if files had findings; only -ENOMEM and unreadable
  * directories fail. */
 int policy_load(Policy **ret, const char *root, PolicyFinding **ret_findings, size_t *ret_n_findings);
+/* A set of one egress policy from a file that need not be installed, with the host.json below root; its name is in policy_list(). */
+int policy_load_egress_file(Policy **ret, const char *root, const char *file, PolicyFinding **ret_findings, size_t *ret_n_findings);
 Policy *policy_free(Policy *p);
 DEFINE_CLEANUP(Policy *, policy_free)
 void policy_findings_free(PolicyFinding *findings, size_t n);

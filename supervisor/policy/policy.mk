@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 LIB_SRCS += supervisor/policy/policy-load.c \
+            supervisor/policy/policy-set.c \
             supervisor/policy/policy-node.c \
             supervisor/policy/policy-units.c \
             supervisor/policy/policy-egress.c \
@@ -8,6 +9,7 @@ LIB_SRCS += supervisor/policy/policy-load.c \
             supervisor/policy/policy-name.c \
             supervisor/policy/policy-path.c \
             supervisor/policy/policy-rules.c \
+            supervisor/policy/policy-rules-text.c \
             supervisor/policy/policy-credential.c \
             supervisor/policy/policy-provider.c \
             supervisor/policy/policy-harness.c \
@@ -15,3 +17,4 @@ LIB_SRCS += supervisor/policy/policy-load.c \
             supervisor/policy/policy-host.c
 UNIT_TESTS += test-policy-egress test-policy-live test-policy-load test-policy-schema
 FUZZERS += fuzz-policy
+BENCHES += bench-policy
