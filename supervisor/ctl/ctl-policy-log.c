@@ -13,8 +13,8 @@
 #include <systemd/sd-journal.h>
 
 #include "audit/audit-api.h"
+#include "ctl/ctl-policy-log.h"
 #include "ctl/ctl-table.h"
-#include "ctl/ctl.h"
 #include "util/json.h"
 #include "util/text.h"
 
@@ -22,21 +22,16 @@ enum {
         RECORDS_MAX = 200000,
         RUNS_MAX = 256, /* of one item */
         FIELD_MAX = 64 * 1024,
+        FOLLOW_WAIT_USEC = 1000 * 1000,
 };
 
-typedef struct Record {
-        uint64_t seq;
-        char *time, *event, *run, *actor; /* owned */
-        json_t *data;                     /* ref */
-} Record;
-
 typedef struct Records {
-        Record *list;  /* owned */
+        CtlLogRecord *list;  /* owned */
         size_t n;
-        bool any;      /* something about it is in the log, whether shown or not */
+        bool any;            /* something about it is in the log, whether shown or not */
 } Records;
 
-static void record_done(Record *r) {
+static void record_done(CtlLogRecord *r) {
         free(r->time);
         free(r->event);
         free(r->run);
@@ -116,7 +111,7 @@ static int find_runs(Ctl *ctl, const char *item, char ret[static RUNS_MAX][ID_LE
 static int take_record(Records *records, sd_journal *j, bool blocked) {
         _cleanup_free_ char *event = NULL, *data = NULL, *seq = NULL;
         _cleanup_json_ json_t *parsed = NULL;
-        Record *grown;
+        CtlLogRecord *grown;
 
         records->any = true;
         event = get_field(j, "ANCHORHOLD_EVENT");
@@ -137,7 +132,7 @@ static int take_record(Records *records, sd_journal *j, bool blocked) {
         records->list = grown;
 
         seq = get_field(j, "ANCHORHOLD_SEQ");
-        records->list[records->n++] = (Record) {
+        records->list[records->n++] = (CtlLogRecord) {
                 .seq = seq ? strtoull(seq, NULL, 10) : 0,
                 .time = get_field(j, "ANCHORHOLD_TIME"),
                 .event = TAKE_PTR(event),
@@ -149,7 +144,7 @@ static int take_record(Records *records, sd_journal *j, bool blocked) {
 }
 
 static int compare_records(const void *a, const void *b) {
-        const Record *x = a, *y = b;
+        const CtlLogRecord *x = a, *y = b;
 
         return (x->seq > y->seq) - (x->seq < y->seq);
 }
@@ -203,22 +198,22 @@ static int read_records(Ctl *ctl, const char *subject, Records *records) {
         return 0;
 }
 
+static json_t *record_to_json(const CtlLogRecord *r) {
+        return json_pack("{s:I, s:s?, s:s, s:s?, s:s?, s:O}", "seq", (json_int_t) r->seq, "time", r->time, "event", r->event, "run", r->run,
+                         "actor", r->actor, "data", r->data);
+}
+
 static CtlExit print_json(Ctl *ctl, const Records *records) {
         _cleanup_json_ json_t *array = json_array();
 
-        for (size_t i = 0; array && i < records->n; i++) {
-                const Record *r = &records->list[i];
-
-                if (json_array_append_new(array, json_pack("{s:I, s:s?, s:s, s:s?, s:s?, s:O}", "seq", (json_int_t) r->seq,
-                                                           "time", r->time, "event", r->event, "run", r->run, "actor", r->actor,
-                                                           "data", r->data)) < 0)
+        for (size_t i = 0; array && i < records->n; i++)
+                if (json_array_append_new(array, record_to_json(&records->list[i])) < 0)
                         return ctl_report(ctl, "read the audit log", -ENOMEM, NULL, NULL);
-        }
 
         return ctl_print_json(ctl, array);
 }
 
-static const char *verdict(const Record *r) {
+static const char *verdict(const CtlLogRecord *r) {
         if (ctl_record_is_denial(r->event, r->data))
                 return "denied";
         if (strcmp(r->event, "conn.close") == 0)
@@ -236,7 +231,7 @@ static CtlExit print_table(Ctl *ctl, const Records *records) {
 
         r = table_new(&t, titles);
         for (size_t i = 0; r >= 0 && i < records->n; i++) {
-                const Record *record = &records->list[i];
+                const CtlLogRecord *record = &records->list[i];
                 _cleanup_free_ char *time = text_escape(record->time ?: "-", strlen(record->time ?: "-"), false),
                                     *rule = ctl_text(record->data, "rule", "-"),
                                     *text = ctl_record_text(record->event, record->data);
@@ -261,6 +256,82 @@ static CtlExit print_table(Ctl *ctl, const Records *records) {
         return CTL_OK;
 }
 
+static CtlExit report_read(Ctl *ctl, int r, const char *subject) {
+        if (r == -E2BIG) {
+                ctl_error(ctl, "There are more than %d records about %s; journalctl --namespace=" AUDIT_NAMESPACE
+                               " ANCHORHOLD_RUN=RUN shows them.", RECORDS_MAX, subject);
+                return CTL_FAILED;
+        }
+        ctl_error(ctl, "Cannot read the audit log: %s", strerror(-r));
+        return r == -EACCES || r == -EPERM ? CTL_REFUSED : r == -ENOENT ? CTL_NOT_FOUND : CTL_FAILED;
+}
+
+/* ---- following ---- */
+
+/* One record as it comes: columns as wide as they usually have to be. */
+static CtlExit print_line(Ctl *ctl, const CtlLogRecord *r) {
+        _cleanup_free_ char *time = text_escape(r->time ?: "-", strlen(r->time ?: "-"), false), *rule = ctl_text(r->data, "rule", "-"),
+                            *text = ctl_record_text(r->event, r->data);
+
+        if (ctl->o.json != CTL_JSON_OFF) {
+                _cleanup_json_ json_t *j = record_to_json(r);
+
+                return ctl_print_json(ctl, j);
+        }
+        if (!time || !rule || !text)
+                return ctl_report(ctl, "read the audit log", -ENOMEM, NULL, NULL);
+
+        (void) fprintf(ctl->out, "%s %s %-7s %s  %s\n", strlen(time) >= 19 ? time + 11 : time, r->run ?: "-", verdict(r), rule, text);
+        return fflush(ctl->out) == EOF ? CTL_FAILED : CTL_OK;
+}
+
+static CtlExit print_new(Ctl *ctl, Records *records, uint64_t *last_seq) {
+        CtlExit e = CTL_OK;
+
+        sort_records(records);
+        for (size_t i = 0; e == CTL_OK && i < records->n; i++)
+                if (records->list[i].seq > *last_seq) {
+                        *last_seq = records->list[i].seq;
+                        e = print_line(ctl, &records->list[i]);
+                }
+
+        for (size_t i = 0; i < records->n; i++)
+                record_done(&records->list[i]);
+        records->n = 0;
+        return e;
+}
+
+/* Until interrupted, as journalctl does. */
+static CtlExit follow(Ctl *ctl, const char *run) {
+        _cleanup_(journal_closep) sd_journal *j = NULL;
+        _cleanup_(records_done) Records records = {};
+        uint64_t last_seq = 0;
+        CtlExit e;
+        int r;
+
+        r = open_journal(ctl, &j);
+        if (r >= 0)
+                r = match(j, "ANCHORHOLD_RUN", run);
+        if (r >= 0)
+                r = sd_journal_seek_head(j);
+
+        while (r >= 0) {
+                while ((r = sd_journal_next(j)) > 0) {
+                        r = take_record(&records, j, ctl->o.blocked);
+                        if (r < 0)
+                                return report_read(ctl, r, run);
+                }
+                if (r < 0)
+                        break;
+
+                e = print_new(ctl, &records, &last_seq);
+                if (e != CTL_OK)
+                        return e;
+                r = sd_journal_wait(j, FOLLOW_WAIT_USEC);
+        }
+        return report_read(ctl, r, run);
+}
+
 CtlExit ctl_verb_policy_log(Ctl *ctl) {
         _cleanup_(records_done) Records records = {};
         const char *subject = ctl->o.args[1];
@@ -268,22 +339,24 @@ CtlExit ctl_verb_policy_log(Ctl *ctl) {
 
         if (!text_is_id('r', subject) && !text_is_id('i', subject))
                 return ctl_usage(ctl, "\"%s\" is no run and no item: those are \"r\" or \"i\" and twelve letters and digits.", subject);
+        if (ctl->o.follow && ctl->o.suggest)
+                return ctl_usage(ctl, "--suggest looks back, --follow ahead.");
+        if (ctl->o.follow && subject[0] != 'r')
+                return ctl_usage(ctl, "--follow needs a run; \"anchorctl show %s\" names the item's.", subject);
+        if (ctl->o.follow)
+                return follow(ctl, subject);
 
+        ctl->o.blocked |= ctl->o.suggest;
         r = read_records(ctl, subject, &records);
-        if (r == -E2BIG) {
-                ctl_error(ctl, "There are more than %d records about %s; journalctl --namespace=" AUDIT_NAMESPACE
-                               " ANCHORHOLD_RUN=RUN shows them.", RECORDS_MAX, subject);
-                return CTL_FAILED;
-        }
-        if (r < 0) {
-                ctl_error(ctl, "Cannot read the audit log: %s", strerror(-r));
-                return r == -EACCES || r == -EPERM ? CTL_REFUSED : r == -ENOENT ? CTL_NOT_FOUND : CTL_FAILED;
-        }
+        if (r < 0)
+                return report_read(ctl, r, subject);
         if (!records.any) {
                 ctl_error(ctl, "The audit log has nothing about %s, as far as you may read it "
                                "(members of systemd-journal may read all of it).", subject);
                 return CTL_NOT_FOUND;
         }
 
+        if (ctl->o.suggest)
+                return ctl_policy_suggest(ctl, subject, records.list, records.n);
         return ctl->o.json != CTL_JSON_OFF ? print_json(ctl, &records) : print_table(ctl, &records);
 }

@@ -43,8 +43,8 @@ typedef struct CtlOptions {
         bool no_pager, no_legend, quiet, help, version;
 
         const char *workflow, *repo, *base, *task, *task_file, *source;
-        const char *states, *run, *reason, *bundle, *root, *file, *directory, *checkpoints, *key, *method, *path;
-        bool follow, all, hold, blocked, diff, verify, raw;
+        const char *states, *run, *reason, *bundle, *root, *file, *directory, *checkpoints, *key, *method, *path, *name;
+        bool follow, all, hold, blocked, suggest, diff, verify, raw;
         uint64_t limit;
 
         uint64_t given;      /* a bit for each entry of the options' table */
@@ -57,6 +57,7 @@ typedef struct CtlOptions {
 typedef struct Ctl {
         CtlOptions o;
         const char *api_path;   /* borrowed */
+        const char *egress_path;/* borrowed; NULL: where it is on a host */
         FILE *out, *err;        /* borrowed */
         bool out_tty, err_tty;
         unsigned columns;       /* of the terminal; 0: not one */
@@ -84,6 +85,8 @@ CtlExit ctl_verb_release(Ctl *ctl);
 CtlExit ctl_verb_result(Ctl *ctl);
 CtlExit ctl_verb_policy_check(Ctl *ctl);
 CtlExit ctl_verb_policy_explain(Ctl *ctl);
+CtlExit ctl_verb_policy_test(Ctl *ctl);
+CtlExit ctl_verb_policy_import(Ctl *ctl);
 CtlExit ctl_verb_policy_log(Ctl *ctl);
 CtlExit ctl_verb_audit_verify(Ctl *ctl);
 CtlExit ctl_verb_status(Ctl *ctl);
@@ -95,7 +98,7 @@ CtlExit ctl_verb_help(Ctl *ctl);
 
 typedef enum CtlVerb {
         VERB_SUBMIT, VERB_RUN, VERB_LIST, VERB_SHOW, VERB_LOGS, VERB_STOP, VERB_RELEASE, VERB_RESULT,
-        VERB_POLICY_CHECK, VERB_POLICY_EXPLAIN, VERB_POLICY_LOG, VERB_AUDIT_VERIFY,
+        VERB_POLICY_CHECK, VERB_POLICY_EXPLAIN, VERB_POLICY_TEST, VERB_POLICY_IMPORT, VERB_POLICY_LOG, VERB_AUDIT_VERIFY,
         VERB_STATUS, VERB_DOCTOR, VERB_VERSION, VERB_HELP,
         _VERBS,
 } CtlVerb;

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 LIB_SRCS += supervisor/ctl/ctl.c \
             supervisor/ctl/ctl-audit.c \
+            supervisor/ctl/ctl-egress.c \
             supervisor/ctl/ctl-follow.c \
             supervisor/ctl/ctl-format.c \
             supervisor/ctl/ctl-help.c \
@@ -9,6 +10,10 @@ LIB_SRCS += supervisor/ctl/ctl.c \
             supervisor/ctl/ctl-options.c \
             supervisor/ctl/ctl-pager.c \
             supervisor/ctl/ctl-policy.c \
+            supervisor/ctl/ctl-policy-explain.c \
+            supervisor/ctl/ctl-policy-import.c \
+            supervisor/ctl/ctl-policy-suggest.c \
+            supervisor/ctl/ctl-policy-test.c \
             supervisor/ctl/ctl-policy-log.c \
             supervisor/ctl/ctl-record.c \
             supervisor/ctl/ctl-seed.c \
@@ -16,4 +21,4 @@ LIB_SRCS += supervisor/ctl/ctl.c \
             supervisor/ctl/ctl-submit.c \
             supervisor/ctl/ctl-table.c
 PROGRAMS += anchorctl
-UNIT_TESTS += test-ctl
+UNIT_TESTS += test-ctl test-ctl-policy

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 
+#include <stdio.h>
 #include <string.h>
 
 #include "egress/agreement.h"
@@ -79,8 +80,13 @@ void question_decide(Egressd *e, EgressRun *run, const Question *question, Verdi
 
         egress_policy_decide(run->policy, v->name, (uint16_t) question->port, question->method, question->path, &v->decision);
         v->rule = v->decision.rule;
-        if (v->decision.verdict == EGRESS_DENY)
-                v->reason = v->decision.reason;
+        if (v->decision.verdict != EGRESS_DENY)
+                return;
+        v->reason = v->decision.reason;
+        if (question->method && question->path) {
+                (void) snprintf(v->request, sizeof(v->request), "%.32s %.*s", question->method, (int) strcspn(question->path, "?"), question->path);
+                v->detail = v->request;
+        }
 }
 
 void question_agree(const Peer *peer, const Question *question, Verdict *v) {

@@ -23,6 +23,7 @@ typedef struct Verdict {
         const char *rule;
         char name[254];       /* "" if it could not be told */
         const char *detail;   /* for the record; may be NULL */
+        char request[256];    /* "GET /v1/x", without query; where detail points if a request was denied */
 } Verdict;
 
 /* Of Look (only the target) or of Connect. False: the reader says what is wrong. */

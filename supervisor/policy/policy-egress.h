@@ -37,9 +37,6 @@ bool path_pattern_matches(const PathPattern *pattern, const PathText *path);
 
 /* ---- names (policy-name.c) ---- */
 
-/* May anybody register a name directly below this one? */
-bool egress_is_public_suffix(const char *name);
-
 /* Who else serves other people's sites from the same front ends as this name or what is below it; NULL if nobody known does. */
 const char *egress_shared_host(const char *name);
 

@@ -54,6 +54,9 @@ int egress_normalise_name(const char *name, char ret[static 254]);
 /* The same for a name as a person writes it: an IDN becomes its A-labels (UTS #46, non-transitional). Returns what is wrong, or NULL. */
 const char *egress_written_name(const char *text, char ret[static 254]);
 
+/* May anybody register a name directly below this one? */
+bool egress_is_public_suffix(const char *name);
+
 /* May this name be looked up at all, on any port? ret_rule (may be NULL) gets the rule that decided, or "default". */
 bool egress_policy_knows(const EgressPolicy *p, const char *name, const char **ret_rule);
 

@@ -306,9 +306,11 @@ static void test_usage(void **state) {
         assert_int_equal(CTL(S("policy"), S("log"), S("x")), CTL_USAGE);
         assert_int_equal(CTL(S("policy"), S("explain"), S("x"), S("host")), CTL_USAGE);
         assert_int_equal(CTL(S("policy"), S("explain"), S("x"), S("host:0")), CTL_USAGE);
-        assert_int_equal(CTL(S("policy"), S("explain"), S("x"), S("192.0.2.1:443")), CTL_USAGE);
-        assert_has(fixture.err, "always denied");
+        assert_int_equal(CTL(S("policy"), S("explain"), S("x"), S("192.0.2.1.1:443")), CTL_USAGE);
+        assert_has(fixture.err, "is no host name");
         assert_has(fixture.err, "anchorctl policy explain --help");
+        assert_int_equal(CTL(S("policy"), S("log"), S("--follow"), S(ITEM)), CTL_USAGE);
+        assert_int_equal(CTL(S("policy"), S("log"), S("--follow"), S("--suggest"), S(RUN)), CTL_USAGE);
 }
 
 static void test_help(void **state) {

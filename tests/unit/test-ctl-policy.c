@@ -1,0 +1,334 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+
+/* anchorctl's verbs about egress policy, on files. */
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "ctl/ctl-egress.h"
+#include "ctl/ctl-policy-log.h"
+#include "policy-tree.h"
+#include "util/json.h"
+
+static Tree tree;
+static char *out, *err;
+
+static int setup(void **state) {
+        tree_new(&tree);
+        tree_add_vendor(&tree);
+        return 0;
+}
+
+static int teardown(void **state) {
+        tree_free(&tree);
+        free(out);
+        free(err);
+        out = err = NULL;
+        return 0;
+}
+
+#define CTL(...) run_ctl((const char *[]) { "anchorctl", __VA_ARGS__, NULL })
+
+static CtlExit run_ctl(const char **argv) {
+        char missing[128], *copy[16] = {};
+        Ctl ctl = { .egress_path = missing };
+        size_t out_size, err_size;
+        int argc = 0;
+        CtlExit r;
+
+        (void) snprintf(missing, sizeof(missing), "%s/no.sock", tree.root);
+        for (; argv[argc]; argc++)
+                copy[argc] = (char *) argv[argc];
+        free(out);
+        free(err);
+        ctl.out = open_memstream(&out, &out_size);
+        ctl.err = open_memstream(&err, &err_size);
+        ctl.o.no_pager = true;
+        r = ctl_run(&ctl, argc, copy);
+        (void) fclose(ctl.out);
+        (void) fclose(ctl.err);
+        return r;
+}
+
+static void assert_has(const char *text, const char *part) {
+        if (!strstr(text, part))
+                fail_msg("\"%s\" is not in:\n%s", part, text);
+}
+
+static void assert_lacks(const char *text, const char *part) {
+        if (strstr(text, part))
+                fail_msg("\"%s\" is in:\n%s", part, text);
+}
+
+/* A file below the root, its path. ' for ". */
+static const char *put(const char *name, const char *text) {
+        static char path[16][300];
+        static size_t next;
+        char copy[4096], *to = path[next++ % ELEMENTSOF(path)];
+
+        (void) snprintf(copy, sizeof(copy), "%s", text);
+        for (char *p = copy; (p = strchr(p, '\'')); p++)
+                *p = '"';
+        tree_put(&tree, name, copy);
+        (void) snprintf(to, sizeof(path[0]), "%s/%s", tree.root, name);
+        return to;
+}
+
+static void test_targets(void **state) {
+        static const struct {
+                const char *text, *name, *path;
+                uint16_t port;
+                bool http;
+        } good[] = {
+                { "a.example.org:443", "a.example.org", "", 443, false },
+                { "A.Example.ORG.:8443", "a.example.org", "", 8443, false },
+                { "bücher.example:80", "xn--bcher-kva.example", "", 80, false },
+                { "https://a.example.org", "a.example.org", "/", 443, true },
+                { "HTTPS://a.example.org:8443/x?y=1#z", "a.example.org", "/x?y=1", 8443, true },
+                { "http://user:pw@a.example.org?q", "a.example.org", "/?q", 80, true },
+                { "ssh://git@a.example.org/repo", "a.example.org", "", 22, false },
+                { "postgres://a.example.org/db", "a.example.org", "", 5432, false },
+                { "10.1.2.3:443", "10.1.2.3", "", 443, false },
+                { "[FD00::0:1]:443", "fd00::1", "", 443, false },
+                { "http://[fd00::1]/x", "fd00::1", "/x", 80, true },
+        };
+        static const char *const bad[] = {
+                "", "a.example.org", "a.example.org:", "a.example.org:0", "a.example.org:65536", "a.example.org:44x", ":443", "a_b.example.org:443",
+                "1.2.3:443", "[::1:443", "[fd00::1]", "gopher://a.example.org", "https://", "https://:443/", "https://a b.example.org/",
+        };
+        CtlTarget t;
+
+        for (size_t i = 0; i < ELEMENTSOF(good); i++) {
+                const char *wrong = ctl_target_parse(good[i].text, &t);
+
+                if (wrong)
+                        fail_msg("%s %s", good[i].text, wrong);
+                assert_string_equal(t.name, good[i].name);
+                assert_string_equal(t.path, good[i].path);
+                assert_int_equal(t.port, good[i].port);
+                assert_int_equal(t.http, good[i].http);
+        }
+        for (size_t i = 0; i < ELEMENTSOF(bad); i++)
+                if (!ctl_target_parse(bad[i], &t))
+                        fail_msg("%s is taken for %s:%u", bad[i], t.name, t.port);
+}
+
+static void test_explain(void **state) {
+        char root[128];
+        const char *file = put("etc/anchorhold/policy/egress/anthropic.json",
+                               "{'allow': [\n {'name': 'api.anthropic.com', 'ports': [443], 'paths': ['/v1']},\n {'name': '*.example.org', 'ports': [443]}],\n"
+                               " 'deny': [{'name': 'x.example.org'}]}");
+        const EgressPolicy *e;
+
+        (void) snprintf(root, sizeof(root), "--root=%s/", tree.root);
+        tree_load(&tree);
+        e = policy_find_egress(tree.policy, "anthropic", NULL);
+
+        assert_int_equal(CTL("policy", "explain", root, "code-fix", "https://api.anthropic.com/v1/messages", "--method=POST"), CTL_OK);
+        assert_has(out, "inspected");
+        assert_has(out, "egress/anthropic.json#/allow/0");
+        assert_has(out, file);
+        assert_has(out, ".json:2\n");
+        assert_has(out, "secrets: anthropic");
+        assert_has(out, egress_policy_digest(e));
+
+        assert_int_equal(CTL("policy", "explain", root, "code-fix", "https://api.anthropic.com/v2", "--json=short"), CTL_REFUSED);
+        assert_has(out, "\"reason\":\"path\"");
+        assert_has(out, "\"line\":2");
+        assert_int_equal(CTL("policy", "explain", root, "code-fix", "a.example.org:443"), CTL_OK);
+        assert_has(out, "passed through");
+        assert_int_equal(CTL("policy", "explain", root, "code-fix", "X.Example.org:443"), CTL_REFUSED);
+        assert_has(out, ".json:4\n");
+        assert_int_equal(CTL("policy", "explain", root, "code-fix", "10.0.0.1:443"), CTL_REFUSED);
+        assert_has(out, "names its network");
+        assert_int_equal(CTL("policy", "explain", root, "exec", "a.example.org:443"), CTL_REFUSED);
+        assert_has(out, "digest: none");
+        assert_int_equal(CTL("policy", "explain", root, "nothing", "a.example.org:443"), CTL_NOT_FOUND);
+        assert_int_equal(CTL("policy", "explain", root, "code-fix", "https://a.example.org/x", "--path=/y"), CTL_USAGE);
+
+        /* a run is egressd's to explain */
+        assert_int_equal(CTL("policy", "explain", "raaaaaaaaaaaa", "a.example.org:443"), CTL_FAILED);
+        assert_has(err, "anchor-egressd-api.socket");
+        assert_int_equal(CTL("policy", "explain", "raaaaaaaaaaaa", "a.example.org:443", "--verify"), CTL_USAGE);
+}
+
+static void test_check(void **state) {
+        const char *good = put("one.json", "{'allow': [{'name': 'x.cloudfront.net', 'ports': [443]}]}"),
+                   *bad = put("two.json", "{'allow': [\n{'name': 'a.example.org', 'ports': [443]},\n{'name': '*.com', 'ports': [443]}]}");
+
+        assert_int_equal(CTL("policy", "check", good), CTL_OK);
+        assert_has(out, "one.json:1: warning: /allow/0/name");
+        assert_has(out, "CloudFront");
+        assert_int_equal(CTL("policy", "check", good, bad), CTL_FAILED);
+        assert_has(out, "two.json:3: /allow/1/name: ");
+        assert_int_equal(CTL("policy", "check", "--json=short", good), CTL_OK);
+        assert_has(out, "\"level\":\"warning\"");
+        assert_int_equal(CTL("policy", "check", "/nowhere.json"), CTL_FAILED);
+        assert_has(out, "cannot be read");
+}
+
+static void test_test(void **state) {
+        const char *policy = put("p.json", "{'allow': [{'name': 'a.example.org', 'ports': [443, 80]}, {'name': 'b.example.org', 'ports': [443], 'paths': ['/v*/x']}]}"),
+                   *fine = put("fine", "# all is well\n\n  allow a.example.org:443\r\npass\thttp://a.example.org/x\ndeny a.example.org:22\n"
+                                       "inspect https://b.example.org/v1/x PUT\ndeny https://b.example.org/v1/y\ninspect b.example.org:443\n"
+                                       "{'expect': 'deny', 'target': 'b.example.org:443', 'method': 'GET', 'path': '/y', 'rule': 'allow/1', 'reason': 'path'}\n"),
+                   *wrong = put("wrong", "deny a.example.org:443\npass https://b.example.org/v1/x\n{'expect': 'pass', 'target': 'a.example.org:443', 'rule': 'allow/1'}\npass a.example.org:443\n");
+
+        if (CTL("policy", "test", policy, fine) != CTL_OK)
+                fail_msg("%s%s", out, err);
+        assert_has(err, "7 cases, 0 differ");
+        assert_int_equal(CTL("policy", "test", policy, wrong), CTL_FAILED);
+        assert_has(out, "wrong:1: a.example.org:443: expected deny, got pass (allowed, egress/p.json#/allow/0)");
+        assert_has(out, "wrong:2: https://b.example.org/v1/x GET: expected pass, got inspect");
+        assert_has(out, "wrong:3: a.example.org:443: expected pass by allow/1, got pass");
+        assert_lacks(out, "wrong:4");
+        assert_int_equal(CTL("policy", "test", "--json=short", policy, wrong), CTL_FAILED);
+        assert_has(out, "\"ok\":false");
+        assert_has(out, "\"ok\":true");
+
+        assert_int_equal(CTL("policy", "test", policy, put("c", "maybe a.example.org:443\n")), CTL_USAGE);
+        assert_int_equal(CTL("policy", "test", policy, put("c", "deny\n")), CTL_USAGE);
+        assert_int_equal(CTL("policy", "test", policy, put("c", "deny a b c d\n")), CTL_USAGE);
+        assert_int_equal(CTL("policy", "test", policy, put("c", "{'expect': 'deny'}\n")), CTL_USAGE);
+        assert_int_equal(CTL("policy", "test", policy, put("c", "{'expect': 'deny', 'target': 'a.example.org:443', 'nothing': 1}\n")), CTL_USAGE);
+        assert_has(err, "c:1: ");
+        assert_int_equal(CTL("policy", "test", policy, "/nowhere"), CTL_NOT_FOUND);
+        assert_int_equal(CTL("policy", "test", put("b.json", "{'allow': [1]}"), fine), CTL_FAILED);
+        assert_has(err, "must be an object");
+}
+
+static void test_import(void **state) {
+        const char *settings = put("srt-settings.json",
+                "{'network': {'allowedDomains': ['github.com', '*.npmjs.org', 'api.example.com:8443', 'Bücher.example', 'localhost', '*.com', 'evil.example.org',"
+                " '10.0.0.1', 'registry.npmjs.org:22'], 'deniedDomains': ['*.example.org', 'malicious.com:22'], 'deniedDomainReasons': {'malicious.com:22': 'no ssh'},"
+                " 'allowUnixSockets': [], 'allowLocalBinding': false, 'httpProxyPort': 3128, 'novelty': 1},"
+                " 'filesystem': {'denyRead': ['~/.ssh'], 'allowWrite': ['.'], 'denyWrite': []}, 'ignoreViolations': {'*': ['/usr']}}");
+        static const char *const named[] = {
+                "network.allowUnixSockets", "network.allowLocalBinding", "network.httpProxyPort", "network.novelty", "filesystem.denyRead",
+                "filesystem.allowWrite", "filesystem.denyWrite", "ignoreViolations", "\"localhost\"", "\"*.com\"", "\"evil.example.org\"", "\"10.0.0.1\"",
+        };
+        char *policy;
+
+        assert_int_equal(CTL("policy", "import", settings, "--name=ours"), CTL_OK);
+        for (size_t i = 0; i < ELEMENTSOF(named); i++)
+                assert_has(err, named[i]);
+        assert_lacks(err, "allowedDomains has no");
+        assert_has(err, "/etc/anchorhold/policy/egress/ours.json");
+        assert_has(out, "xn--bcher-kva.example");
+        assert_has(out, "no ssh");
+        assert_lacks(out, "evil");
+
+        policy = strdup(out);
+        tree_put(&tree, "imported.json", policy);
+        free(policy);
+        (void) put("cases", "pass github.com:443\npass github.com:80\ndeny github.com:22\npass www.npmjs.org:443\ndeny npmjs.org:443\npass api.example.com:8443\n"
+                            "pass bücher.example:443\ndeny evil.example.org:443\ndeny localhost:443\ndeny malicious.com:22\ndeny anything.com:443\n");
+        {
+                char a[300], b[300];
+
+                (void) snprintf(a, sizeof(a), "%s/imported.json", tree.root);
+                (void) snprintf(b, sizeof(b), "%s/cases", tree.root);
+                assert_int_equal(CTL("policy", "check", a), CTL_OK);
+                if (CTL("policy", "test", a, b) != CTL_OK)
+                        fail_msg("%s%s", out, err);
+        }
+
+        assert_int_equal(CTL("policy", "import", settings, "--name=Not"), CTL_USAGE);
+        assert_int_equal(CTL("policy", "import", put("s", "[]")), CTL_FAILED);
+        assert_int_equal(CTL("policy", "import", put("s", "{'network': {'allowedDomains': 'x'}}")), CTL_USAGE);
+        assert_int_equal(CTL("policy", "import", "/nowhere"), CTL_NOT_FOUND);
+}
+
+/* Inspection where it was asked for, but for hosts that are excluded. */
+static void test_import_inspection(void **state) {
+        const char *settings = put("srt.json", "{'network': {'allowedDomains': ['api.example.org', '*.example.net'], 'deniedDomains': [],"
+                                               " 'tlsTerminate': {'excludeDomains': ['pinned.example.net'], 'caCertPath': '/x', 'caKeyPath': '/y'}}}");
+        char a[300], b[300];
+
+        assert_int_equal(CTL("policy", "import", settings), CTL_OK);
+        assert_has(err, "caKeyPath");
+        assert_lacks(err, "excludeDomains");
+        tree_put(&tree, "imported.json", out);
+        (void) put("cases", "inspect api.example.org:443\ninspect x.example.net:443\npass pinned.example.net:443\n");
+        (void) snprintf(a, sizeof(a), "%s/imported.json", tree.root);
+        (void) snprintf(b, sizeof(b), "%s/cases", tree.root);
+        if (CTL("policy", "test", a, b) != CTL_OK)
+                fail_msg("%s%s", out, err);
+}
+
+static CtlLogRecord record(const char *event, const char *name, int port, const char *reason, const char *detail) {
+        return (CtlLogRecord) {
+                .event = (char *) event,
+                .data = json_pack("{s:s, s:i, s:s, s:s*, s:i}", "name", name, "port", port, "reason", reason, "detail", detail, "count", 2),
+        };
+}
+
+static void test_suggest(void **state) {
+        CtlLogRecord records[] = {
+                record("dns.refused", "looked.example.org", 53, "no-rule", "A"),
+                record("dns.refused", "both.example.org", 53, "no-rule", "A"),
+                record("egress.deny", "both.example.org", 22, "no-rule", NULL),
+                record("egress.deny", "both.example.org", 443, "port", NULL),
+                record("egress.deny", "both.example.org", 443, "port", NULL),
+                record("egress.deny", "api.example.org", 443, "path", "GET /v2/x"),
+                record("egress.deny", "api.example.org", 443, "method", "PUT /v1/y"),
+                record("egress.deny", "api.example.org", 443, "path", "GET /v2/\\x1b"),
+                record("egress.deny", "api.example.org", 443, "path", "GET /v2/a*b"),
+                record("egress.deny", "169.254.169.254", 80, "literal-address", NULL),
+                record("egress.deny", "rebind.example.org", 443, "metadata", "169.254.169.254"),
+                record("egress.deny", "front.example.org", 443, "fronting", "other.example.org"),
+                record("egress.deny", "denied.example.org", 443, "denied-by-rule", NULL),
+                record("egress.deny", "10.0.0.1", 443, "no-rule", NULL),
+                record("egress.deny", "x\\x1b.example.org", 443, "no-rule", NULL),
+                record("conn.deny", "192.0.2.7", 25, "guest-network", NULL),
+                record("credential.misuse", "leak.example.org", 443, "misuse", NULL),
+        };
+        static const char *const never[] = { "169.254", "rebind", "front.", "denied.example", "10.0.0.1", "x1b", "192.0.2.7", "leak", "a*b" };
+        size_t out_size, err_size;
+        char a[300], b[300];
+        Ctl ctl = {};
+
+        ctl.out = open_memstream(&out, &out_size);
+        ctl.err = open_memstream(&err, &err_size);
+        assert_int_equal(ctl_policy_suggest(&ctl, "raaaaaaaaaaaa", records, ELEMENTSOF(records)), CTL_OK);
+        (void) fclose(ctl.out);
+        (void) fclose(ctl.err);
+        for (size_t i = 0; i < ELEMENTSOF(records); i++)
+                json_decref(records[i].data);
+
+        for (size_t i = 0; i < ELEMENTSOF(never); i++)
+                assert_lacks(out, never[i]);
+        assert_has(err, "# Not suggested: 2 blocked for \"fronting\"");
+        assert_has(err, "\"literal-address\"");
+        assert_has(err, "\"credential-misuse\"");
+        assert_has(err, "looked.example.org was only looked up");
+        assert_lacks(err, "both.example.org was only");
+
+        tree_put(&tree, "suggested.json", out);
+        (void) put("cases", "pass looked.example.org:443\ndeny looked.example.org:80\npass both.example.org:22\npass both.example.org:443\ndeny both.example.org:80\n"
+                            "inspect https://api.example.org/v2/x\ndeny https://api.example.org/v2/z\ninspect https://api.example.org/v1/y PUT\n"
+                            "deny https://api.example.org/v1/y GET\n");
+        (void) snprintf(a, sizeof(a), "%s/suggested.json", tree.root);
+        (void) snprintf(b, sizeof(b), "%s/cases", tree.root);
+        assert_int_equal(CTL("policy", "check", a), CTL_OK);
+        if (CTL("policy", "test", a, b) != CTL_OK)
+                fail_msg("%s%s", out, err);
+}
+
+int main(void) {
+        const struct CMUnitTest tests[] = {
+                cmocka_unit_test(test_targets),
+                cmocka_unit_test_setup_teardown(test_explain, setup, teardown),
+                cmocka_unit_test_setup_teardown(test_check, setup, teardown),
+                cmocka_unit_test_setup_teardown(test_test, setup, teardown),
+                cmocka_unit_test_setup_teardown(test_import, setup, teardown),
+                cmocka_unit_test_setup_teardown(test_import_inspection, setup, teardown),
+                cmocka_unit_test_setup_teardown(test_suggest, setup, teardown),
+        };
+
+        return cmocka_run_group_tests(tests, NULL, NULL);
+}
