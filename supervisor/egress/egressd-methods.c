@@ -245,7 +245,7 @@ static int on_resolve(IpcCall *call, json_t *params, void *userdata) {
 /* What the proxy refuses by itself, before there is a question to ask: no more than a record. */
 static int on_refused(IpcCall *call, json_t *params, void *userdata) {
         static const char *const known[] = { "event", "reason", "name", "address", "port", "count", NULL };
-        static const char *const reasons[] = { "rate", "malformed", "too-large", "timeout" };
+        static const char *const reasons[] = { "rate", "malformed", "too-large", "timeout", "protocol" };
         const char *event = NULL, *reason = NULL, *name = NULL, *address = NULL;
         const Peer *peer = ipc_call_peer(call);
         uint64_t port = 53, count = 1;

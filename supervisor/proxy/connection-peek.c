@@ -108,6 +108,7 @@ static Peeked peek(Connection *c, const uint8_t *data, size_t size) {
         case CLIENT_HELLO_MORE:
                 return PEEKED_MORE;
         case CLIENT_HELLO_BROKEN:
+                c->speaks_tls = true;
                 c->seen = EGRESS_RAW;
                 c->has_seen = true;
                 return PEEKED_KNOWN;

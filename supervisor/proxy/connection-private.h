@@ -44,7 +44,7 @@ struct Connection {
 
         EgressProtocol expected, seen;
         bool has_seen;
-        bool speaks_http;         /* begins like a request, even if it is none: so that a refusal can be read */
+        bool speaks_http, speaks_tls; /* begins like a request, or a hello, even if it is none: so that a refusal can be read */
         ClientHello hello;
         char *host, *method, *path;    /* owned; of the request that is asked about */
         char *reason, *rule, *name;    /* owned; egressd's answer */

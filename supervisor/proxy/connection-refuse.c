@@ -56,7 +56,7 @@ void connection_say_no(Connection *c) {
                         connection_say(c, text, size);
                 else
                         connection_reset(c);
-        } else if (c->has_seen && c->seen == EGRESS_TLS) {
+        } else if (c->speaks_tls || (c->has_seen && c->seen == EGRESS_TLS)) {
                 refusal_alert(refusal.reason, alert);
                 connection_say(c, alert, sizeof(alert));
         } else
@@ -68,7 +68,7 @@ static void on_ignored(IpcClient *client, const char *error, json_t *params, boo
 
 /* What is refused here without a question stands in the log as well. */
 static void tell_refused(Connection *c, const char *reason) {
-        static const char *const told[] = { "malformed", "too-large", "timeout" };
+        static const char *const told[] = { "malformed", "too-large", "timeout", "protocol" };
         json_t *params;
         bool ours = false;
 

@@ -327,7 +327,10 @@ static void on_looked(IpcClient *client, const char *error, json_t *params, bool
 
         c->expected = strcmp(a.protocol, "tls") == 0 ? EGRESS_TLS : strcmp(a.protocol, "http") == 0 ? EGRESS_HTTP : EGRESS_RAW;
         if (c->absolute) {
-                connection_ask(c);
+                if (c->expected == EGRESS_RAW)
+                        connection_refuse(c, "protocol"); /* there nothing would be compared, and who knows where a request ends */
+                else
+                        connection_ask(c);
                 return;
         }
         if (c->by_proxy_head) {
@@ -368,6 +371,7 @@ static int on_timeout(sd_event_source *s, uint64_t usec, void *userdata) {
         case STATE_HEAD:
                 c->seen = c->expected; /* nothing to wait for any more */
                 c->has_seen = true;
+                c->speaks_http = c->expected == EGRESS_HTTP;
                 connection_refuse(c, "timeout");
                 break;
         case STATE_REFUSE:

@@ -8,7 +8,6 @@ rest are the image's own units.
 import http.client
 import json
 import os
-import shlex
 import socket
 import ssl
 import threading
@@ -16,38 +15,13 @@ import time
 
 import pytest
 
+import egressrun
 import world as worlds
+from egressrun import Anchord, EgressRun, address_of, tls, wait_for
 from fakeguest import FakeGuest, dns, exchange
 
 RUN = "r00000egress1"
-OVERRIDE = "/run/systemd/system/anchord.service.d/test.conf"
 REFUSED = 5
-
-
-class Anchord:
-    """Calls egressd as anchord would: from a process of anchord.service, whose program is replaced meanwhile."""
-
-    def __init__(self, host):
-        self.host = host
-        host.stop_daemon("anchord")
-
-    def call(self, method, interface="Egress", sock="egress", **params):
-        command = "varlinkctl --json=short call /run/anchorhold/%s.sock io.anchorhold.%s.%s %s" % (
-            sock, interface, method, shlex.quote(json.dumps(params)))
-        self.host.write("/run/anchord-call", "#!/bin/sh\nexec %s\n" % command, 0o755)
-        self.host.write(OVERRIDE, "[Unit]\nRequires=\nStartLimitIntervalSec=0\n[Service]\nType=oneshot\nRestart=no\nSockets=\nExecStart=\nExecStart=/run/anchord-call\n"
-                                  "StandardOutput=truncate:/run/anchord-answer\nStandardError=inherit\nWatchdogSec=0\n")
-        self.host.systemctl("daemon-reload")
-        done = self.host.systemctl("start", "anchord.service", check=False)
-        answer = self.host.run("cat /run/anchord-answer").stdout
-        assert done.returncode == 0, answer
-        return json.loads(answer or "{}")
-
-    def restore(self):
-        self.host.run("rm -rf %s" % os.path.dirname(OVERRIDE))
-        self.host.systemctl("daemon-reload")
-        self.host.run("systemctl reset-failed anchord.service; true")
-        self.host.systemctl("start", "anchord.socket", "anchord-run.socket", "anchord-spec.socket", "anchord.service")
 
 
 @pytest.fixture(scope="module")
@@ -59,51 +33,13 @@ def anchord(host):
 
 @pytest.fixture(scope="module")
 def guest(host, anchord):
-    assert len(anchord.call("Register", run=RUN, workflow="exec-net", stage="work")["digest"]) == 64
-    host.systemctl("start", "anchor-proxy@%s.socket" % RUN)
-    it = FakeGuest(host, RUN)
-    yield it
+    it = EgressRun(host, anchord, RUN, "exec-net")
+    yield it.guest
     it.stop()
-    host.run("systemctl stop anchor-proxy@%s.socket anchor-proxy@%s.service anchorhold-runs-%s.slice; true" % (RUN, RUN, RUN))
-    anchord.call("Release", run=RUN)
 
 
 def records(host, event, run=RUN, **fields):
-    """Audit records of one kind whose data has these fields, oldest first."""
-    lines = host.run(["journalctl", "--namespace=anchorhold", "--no-pager", "-o", "json", "ANCHORHOLD_RUN=" + run, "ANCHORHOLD_EVENT=" + event],
-                     check=False).stdout.splitlines()
-    data = [json.loads(json.loads(line)["ANCHORHOLD_DATA"]) for line in lines if line.startswith("{")]
-    return [d for d in data if all(d.get(k) == v for k, v in fields.items())]
-
-
-def wait_for(what, seconds=5):
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        found = what()
-        if found:
-            return found
-        time.sleep(0.1)
-    return what()
-
-
-def tls(address, name, ca, request=None, timeout=5, alpn=None):
-    """(status, body) over TLS, or the error."""
-    context = ssl.create_default_context(cafile=ca)
-    try:
-        with socket.create_connection((address, 443), timeout=timeout) as raw:
-            with context.wrap_socket(raw, server_hostname=name) as s:
-                s.sendall(request or b"GET / HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n" % name.encode())
-                response = http.client.HTTPResponse(s)
-                response.begin()
-                return response.status, response.read().decode()
-    except OSError as error:
-        return type(error).__name__, str(error)
-
-
-def address_of(guest, name):
-    rcode, addresses, _ = guest.call(dns, name)
-    assert rcode == 0 and len(addresses) == 1
-    return addresses[0]
+    return egressrun.records(host, event, run, **fields)
 
 
 # ---- names ----

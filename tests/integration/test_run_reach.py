@@ -74,6 +74,7 @@ for kind, *arguments in json.loads(sys.argv[1]):
 """
 
 REFUSED, FILTERED, FORBIDDEN = {"ECONNREFUSED"}, {"ECONNREFUSED", "EHOSTUNREACH", "EACCES"}, {"HTTP/1.1 403 Forbidden"}
+NO_IPV6 = {"ENETUNREACH", "EADDRNOTAVAIL", "EAFNOSUPPORT", "EAI_NONAME", "EACCES"}
 
 # What, how it is to end, and its record: the name and the port there (no port: a lookup). No record: it never leaves the guest's kernel.
 DENIED = [
@@ -92,7 +93,10 @@ DENIED = [
     (("tcp", "0251.0376.0251.0376", 83), REFUSED, ("169.254.169.254", 83)),
     (("tcp", "169.254.43518", 84), REFUSED, ("169.254.169.254", 84)),
     (("tcp", "::ffff:169.254.169.254", 85), REFUSED, ("169.254.169.254", 85)),
-    (("tcp", "fd00:ec2::254", 80), {"ENETUNREACH", "EADDRNOTAVAIL", "EAFNOSUPPORT", "EAI_NONAME"}, None),
+    (("tcp", "fd00:ec2::254", 80), NO_IPV6, None),
+    (("tcp", "64:ff9b::a9fe:a9fe", 80), NO_IPV6, None),
+    (("tcp", "2002:a9fe:a9fe::1", 80), NO_IPV6, None),
+    (("tcp", "fe80::1%eth0", 80), NO_IPV6, None),
     (("http", "metadata.example.org", 80), FORBIDDEN, ("metadata.example.org", 80)),   # an allowed name that resolves to it
     (("http", "host.example.org", 80), FORBIDDEN, ("host.example.org", 80)),           # and one that resolves to the host
     (("tcp", worlds.GATEWAY, 22), REFUSED, (worlds.GATEWAY, 22)),

@@ -30,6 +30,7 @@ GIT = "203.0.113.11"
 ORIGIN = "203.0.113.12"
 ORIGIN6, GATEWAY6 = "2001:db8:113::12", "2001:db8:113::1"
 OTHER = "203.0.113.13"   # serves as well, but no policy names it
+SILENT = "203.0.113.200" # nobody is there
 
 ZONE = {
     "api.anthropic.com": {"A": [PROVIDER]},
@@ -41,6 +42,8 @@ ZONE = {
     "metadata.example.org": {"A": ["169.254.169.254"]},
     "loopback.example.org": {"A": ["127.0.0.1"]},
     "host.example.org": {"A": [GATEWAY]},
+    "refusing.example.org": {"A": [OTHER, ORIGIN]},     # only the second serves what the first does not
+    "silent.example.org": {"A": [SILENT, ORIGIN]},
 }
 NAMES = sorted(ZONE) + ["*.example.org", "*.example.net"]
 ECHO_PORT = 9000
@@ -145,12 +148,12 @@ class World:
             self.process = None
 
     def forget_logs(self):
-        for name in ("provider", "git", "dns", "origin", "other"):
+        for name in ("provider", "git", "dns", "origin", "other", "web"):
             if os.path.exists(self.path(name + ".jsonl")):
                 os.unlink(self.path(name + ".jsonl"))
 
     def log(self, name):
-        """The entries of provider, git, dns, origin or other, oldest first."""
+        """The entries of provider, git, dns, origin, other or web, oldest first."""
         try:
             with open(self.path(name + ".jsonl"), encoding="utf-8") as f:
                 return [json.loads(line) for line in f]
@@ -164,6 +167,7 @@ def main():
     import dnsserver
     import gitserver
     import origin
+    import protocols
     import provider
 
     directory, script, delay = sys.argv[1], sys.argv[2], float(sys.argv[3])
@@ -185,6 +189,7 @@ def main():
     origin.serve((OTHER, 443), path("other.jsonl"), cert, key)
     origin.serve((OTHER, 80), path("other.jsonl"))
     origin.serve_echo((ORIGIN, ECHO_PORT))
+    protocols.serve(ORIGIN, path("web.jsonl"), cert, key)
     dnsserver.serve((RESOLVER, 53), path("zone.json"), path("dns.jsonl"))
     print("ready", flush=True)
     parent = os.getppid()

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""A run whose egress is tested from its guest's side: the place of anchord is taken for the calls that only it may make, the microVM's by a namespace with the
+guest's address (fakeguest.py). Everything between the two is the image's own.
+"""
+
+import http.client
+import json
+import os
+import shlex
+import socket
+import ssl
+import time
+
+from fakeguest import FakeGuest, dns
+
+OVERRIDE = "/run/systemd/system/anchord.service.d/test.conf"
+
+
+class Anchord:
+    """Calls egressd as anchord would: from a process of anchord.service, whose program is replaced meanwhile."""
+
+    def __init__(self, host):
+        self.host = host
+        host.stop_daemon("anchord")
+
+    def call(self, method, interface="Egress", sock="egress", **params):
+        command = "varlinkctl --json=short call /run/anchorhold/%s.sock io.anchorhold.%s.%s %s" % (
+            sock, interface, method, shlex.quote(json.dumps(params)))
+        self.host.write("/run/anchord-call", "#!/bin/sh\nexec %s\n" % command, 0o755)
+        self.host.write(OVERRIDE, "[Unit]\nRequires=\nStartLimitIntervalSec=0\n[Service]\nType=oneshot\nRestart=no\nSockets=\nExecStart=\nExecStart=/run/anchord-call\n"
+                                  "StandardOutput=truncate:/run/anchord-answer\nStandardError=inherit\nWatchdogSec=0\n")
+        self.host.systemctl("daemon-reload")
+        done = self.host.systemctl("start", "anchord.service", check=False)
+        answer = self.host.run("cat /run/anchord-answer").stdout
+        assert done.returncode == 0, answer
+        return json.loads(answer or "{}")
+
+    def restore(self):
+        self.host.run("rm -rf %s" % os.path.dirname(OVERRIDE))
+        self.host.systemctl("daemon-reload")
+        self.host.run("systemctl reset-failed anchord.service; true")
+        self.host.systemctl("start", "anchord.socket", "anchord-run.socket", "anchord-spec.socket", "anchord.service")
+
+
+class EgressRun:
+    """A registered run with its namespace, its proxy and a stand-in for its guest."""
+
+    def __init__(self, host, anchord, run, workflow):
+        self.host, self.anchord, self.run = host, anchord, run
+        assert len(anchord.call("Register", run=run, workflow=workflow, stage="work")["digest"]) == 64
+        host.systemctl("start", f"anchor-proxy@{run}.socket")
+        self.guest = FakeGuest(host, run)
+        self.call = self.guest.call
+
+    def records(self, event, **fields):
+        return records(self.host, event, self.run, **fields)
+
+    def address_of(self, name):
+        return address_of(self.guest, name)
+
+    def stop(self):
+        self.guest.stop()
+        self.host.run("systemctl stop anchor-proxy@{0}.socket anchor-proxy@{0}.service anchorhold-runs-{0}.slice; true".format(self.run))
+        self.anchord.call("Release", run=self.run)
+
+
+def records(host, event, run, **fields):
+    """Audit records of one kind whose data has these fields, oldest first."""
+    lines = host.run(["journalctl", "--namespace=anchorhold", "--no-pager", "-o", "json", "ANCHORHOLD_RUN=" + run, "ANCHORHOLD_EVENT=" + event],
+                     check=False).stdout.splitlines()
+    data = [json.loads(json.loads(line)["ANCHORHOLD_DATA"]) for line in lines if line.startswith("{")]
+    return [d for d in data if all(d.get(k) == v for k, v in fields.items())]
+
+
+def wait_for(what, seconds=5):
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        found = what()
+        if found:
+            return found
+        time.sleep(0.1)
+    return what()
+
+
+def tls(address, name, ca, request=None, timeout=5, alpn=None):
+    """(status, body) over TLS, or the error."""
+    context = ssl.create_default_context(cafile=ca)
+    try:
+        with socket.create_connection((address, 443), timeout=timeout) as raw:
+            with context.wrap_socket(raw, server_hostname=name) as s:
+                s.sendall(request or b"GET / HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n" % name.encode())
+                response = http.client.HTTPResponse(s)
+                response.begin()
+                return response.status, response.read().decode()
+    except OSError as error:
+        return type(error).__name__, str(error)
+
+
+def address_of(guest, name):
+    rcode, addresses, _ = guest.call(dns, name)
+    assert rcode == 0 and len(addresses) == 1
+    return addresses[0]
