@@ -187,7 +187,7 @@ static int take_answer(Exchange *x, const EgressAnswer *a) {
                 if (!message)
                         return -ENOMEM;
                 return strcmp(a->reason, "unavailable") == 0 ? exchange_refuse(x, 503, a->reason, "The host did not decide.")
-                                                             : exchange_refuse(x, 403, a->reason, message);
+                                                             : exchange_refuse_by(x, 403, a->reason, a->rule, message);
         }
 
         if (again) { /* the question was about the connection at hand */

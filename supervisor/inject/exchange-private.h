@@ -83,6 +83,7 @@ char *exchange_record_path(const HttpHead *h);
 
 /* Answers the guest with an error and closes; breaks off if a response has begun. */
 int exchange_refuse(Exchange *x, unsigned status, const char *reason, const char *message);
+int exchange_refuse_by(Exchange *x, unsigned status, const char *reason, const char *rule, const char *message);
 /* The same, and an audit record conn.deny. where may be NULL. */
 int exchange_deny(Exchange *x, unsigned status, const char *reason, const char *where, const char *message);
 /* A sentinel on a wrong way: recorded and refused. */

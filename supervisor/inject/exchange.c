@@ -91,6 +91,10 @@ static const char *status_text(unsigned status) {
 }
 
 int exchange_refuse(Exchange *x, unsigned status, const char *reason, const char *message) {
+        return exchange_refuse_by(x, status, reason, "default", message);
+}
+
+int exchange_refuse_by(Exchange *x, unsigned status, const char *reason, const char *rule, const char *message) {
         _cleanup_json_ json_t *body = NULL;
         _cleanup_free_ char *text = NULL, *head = NULL;
         int r;
@@ -101,13 +105,14 @@ int exchange_refuse(Exchange *x, unsigned status, const char *reason, const char
                 return -ECONNABORTED;
 
         /* the form that clients of the model APIs show to their user */
-        body = json_pack("{s:s, s:{s:s, s:s, s:s}}", "type", "error", "error", "type", "anchorhold_refused", "reason", reason, "message", message);
+        body = json_pack("{s:s, s:{s:s, s:s, s:s, s:s}}", "type", "error", "error", "type", "anchorhold_refused", "reason", reason, "rule", rule,
+                         "message", message);
         text = body ? json_dumps(body, JSON_COMPACT) : NULL;
         if (!text)
                 return -ENOMEM;
         head = text_format("HTTP/1.1 %u %s\r\nContent-Type: application/json\r\nContent-Length: %zu\r\n"
-                           "Anchorhold-Reason: %s\r\nConnection: close\r\n\r\n",
-                           status, status_text(status), strlen(text), reason);
+                           "Anchorhold-Reason: %s\r\nAnchorhold-Rule: %s\r\nConnection: close\r\n\r\n",
+                           status, status_text(status), strlen(text), reason, rule);
         if (!head)
                 return -ENOMEM;
 

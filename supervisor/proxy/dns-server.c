@@ -448,8 +448,11 @@ static int server_on_tcp(sd_event_source *source, int fd, uint32_t revents, void
                 return sd_event_source_set_enabled(source, SD_EVENT_OFF); /* until one of them ends */
 
         client = accept4(fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-        if (client < 0)
-                return 0;
+        if (client < 0) {
+                if (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED)
+                        return 0;
+                return sd_event_source_set_enabled(source, SD_EVENT_OFF); /* until the next tick */
+        }
         t = calloc(1, sizeof(*t));
         if (!t) {
                 (void) fd_close(client);
@@ -469,6 +472,11 @@ static int server_on_tcp(sd_event_source *source, int fd, uint32_t revents, void
             sd_event_add_time_relative(s->event, &t->timer, CLOCK_MONOTONIC, DNS_STREAM_SEC * 1000000ULL, 100000, stream_on_timeout, t) < 0)
                 (void) stream_free(t);
         return 0;
+}
+
+void dns_server_tick(DnsServer *s) {
+        if (s->tcp && s->n_streams < DNS_STREAMS_MAX)
+                (void) sd_event_source_set_enabled(s->tcp, SD_EVENT_ON);
 }
 
 int dns_server_add_tcp(DnsServer *s, int fd) {

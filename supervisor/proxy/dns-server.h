@@ -22,6 +22,9 @@ int dns_server_new(DnsServer **ret, sd_event *event, IpcClient *client);
 DnsServer *dns_server_free(DnsServer *s);
 DEFINE_CLEANUP(DnsServer *, dns_server_free)
 
+/* To be called about once a second: connections are accepted again after it was out of descriptors. */
+void dns_server_tick(DnsServer *s);
+
 /* Each takes the descriptor over on success. */
 int dns_server_add_udp(DnsServer *s, int fd);
 int dns_server_add_tcp(DnsServer *s, int fd);

@@ -340,7 +340,7 @@ char *http_rewrite_head(const char *head, size_t size, const HttpRequest *reques
         n = (size_t) sprintf(out, "%s %s HTTP/1.%u\r\n", request->method, path, request->minor);
 
         end = copy + strlen(copy);
-        fields = strchr(copy, '\n');
+        fields = strchr(copy + strspn(copy, "\r\n"), '\n'); /* empty lines may stand before a request (RFC 9112, 2.2) */
         fields = fields ? fields + 1 : end;
         for (const char *at = fields; next_line(&at, end, &line, &length, &n_name);)
                 if (!field_is_for_proxy(fields, end, line, n_name)) {

@@ -70,8 +70,11 @@ static int listener_on_io(sd_event_source *s, int fd, uint32_t revents, void *us
                         return sd_event_source_set_enabled(s, SD_EVENT_OFF); /* until one of them is gone */
 
                 client = accept4(fd, (struct sockaddr *) &peer, &n_peer, SOCK_CLOEXEC | SOCK_NONBLOCK);
-                if (client < 0)
-                        return 0;
+                if (client < 0) {
+                        if (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED)
+                                return 0;
+                        return sd_event_source_set_enabled(s, SD_EVENT_OFF); /* no descriptor, no memory: until the next tick */
+                }
                 if (getsockname(client, (struct sockaddr *) &local, &n_local) < 0 || !is_for_us(l, &local))
                         refuse_socket(client);
                 else
@@ -176,6 +179,9 @@ static int on_tick(sd_event_source *s, uint64_t usec, void *userdata) {
         int r;
 
         start_watch(p);
+        if (p->n_connections < PROXY_CONNECTIONS_MAX)
+                proxy_on_connection_gone(p);
+        dns_server_tick(p->dns);
         if (time_boottime() - p->beat_usec > EGRESS_HEARTBEAT_LOST_USEC)
                 connections_cut_all(p, "no heartbeat from egressd");
 

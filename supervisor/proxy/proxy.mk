@@ -2,5 +2,5 @@
 LIB_SRCS += $(addprefix supervisor/proxy/,client-hello.c connection.c connection-peek.c connection-refuse.c connection-relay.c \
             dns-answer.c dns-server.c hello-retry.c http-head.c proxy.c refusal.c relay.c)
 PROGRAMS += anchor-proxy
-UNIT_TESTS += test-client-hello test-dns-answer test-dns-server test-hello-retry test-http-head test-proxy test-relay
+UNIT_TESTS += test-client-hello test-connection test-dns-answer test-dns-server test-hello-retry test-http-head test-proxy test-relay
 FUZZERS += fuzz-client-hello fuzz-dns-answer fuzz-hello-retry fuzz-http-head

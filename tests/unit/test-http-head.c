@@ -164,6 +164,20 @@ static void test_split(void **state) {
         assert_false(http_split_absolute("/x", host, &path));
 }
 
+static void test_rewrite_behind_empty_lines(void **state) {
+        static const char head[] = "\r\n\r\nGET http://a.example/ HTTP/1.0\r\nHost: a.example\r\n\r\n";
+        static const char expected[] = "GET / HTTP/1.0\r\nHost: a.example\r\nConnection: close\r\n\r\n";
+        _cleanup_(http_follower_freep) HttpFollower *f = NULL;
+        _cleanup_free_ char *out = NULL;
+        size_t taken, n;
+
+        assert_return_code(http_follower_new(&f), 0);
+        assert_int_equal(http_follower_feed(f, head, sizeof(head) - 1, &taken), HTTP_HEAD_END);
+        out = http_rewrite_head(head, taken, http_follower_request(f), "/", &n);
+        assert_int_equal(n, sizeof(expected) - 1);
+        assert_memory_equal(out, expected, n);
+}
+
 static void test_rewrite(void **state) {
         static const struct {
                 const char *fields, *expected;
@@ -204,6 +218,7 @@ int main(void) {
                 cmocka_unit_test(test_look),
                 cmocka_unit_test(test_split),
                 cmocka_unit_test(test_rewrite),
+                cmocka_unit_test(test_rewrite_behind_empty_lines),
         };
 
         return cmocka_run_group_tests(tests, NULL, NULL);
