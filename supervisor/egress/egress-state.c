@@ -4,9 +4,12 @@
  * The database (egress.db):
  *
  *   meta(key, value)                          boot: the boot id that everything below belongs to
- *   run(id, workflow, stage, egress, digest)  egress: the policy's name, NULL for none
+ *   run(id, workflow, stage, egress, digest, records)
+ *                                             egress: the policy's name, NULL for none; records: about how many the audit log has of it
+ *   digest_(run, number, digest)              of every policy that it had, in their order; the last one holds
  *   name(run, number, name, pattern)          number n is 198.18.0.1 + n; pattern: the wildcard that admitted it
- *   grant_(id, run, unit, cgroup, name, port, rule)
+ *   grant_(id, run, unit, cgroup, name, port, rule, addresses)
+ *                                             addresses: as text, between spaces
  *
  * Runs do not outlive the host, so nothing has to survive a loss of power: synchronous=NORMAL, and another boot id
  * empties all tables. It has to survive SIGKILL of egressd, which every commit does.
@@ -19,63 +22,40 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "egress/egress-state.h"
+#include "egress/egress-state-private.h"
 #include "egress/frozen-policy.h"
 #include "util/io.h"
+#include "util/json.h"
 #include "util/log.h"
 #include "util/sqlite.h"
 
-typedef struct EgressName {
-        char *name;     /* owned */
-        char *pattern;  /* owned; NULL if an exact rule admits it */
-} EgressName;
-
-struct EgressState {
-        Db *db;            /* owned */
-        char *dir, *root;  /* owned */
-        EgressRun *runs;   /* owned */
-        size_t n_runs;
-};
+enum { SCHEMA_VERSION = 2 };
 
 static const char schema[] =
         "CREATE TABLE IF NOT EXISTS meta(key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;"
         "CREATE TABLE IF NOT EXISTS run(id TEXT PRIMARY KEY, workflow TEXT NOT NULL, stage TEXT NOT NULL,"
-        " egress TEXT, digest TEXT NOT NULL) STRICT;"
+        " egress TEXT, digest TEXT NOT NULL, records INTEGER NOT NULL DEFAULT 0) STRICT;"
+        "CREATE TABLE IF NOT EXISTS digest_(run TEXT NOT NULL, number INTEGER NOT NULL, digest TEXT NOT NULL, PRIMARY KEY(run, number)) STRICT;"
         "CREATE TABLE IF NOT EXISTS name(run TEXT NOT NULL, number INTEGER NOT NULL, name TEXT NOT NULL, pattern TEXT,"
         " PRIMARY KEY(run, number), UNIQUE(run, name)) STRICT;"
         "CREATE TABLE IF NOT EXISTS grant_(id INTEGER PRIMARY KEY AUTOINCREMENT, run TEXT NOT NULL, unit TEXT NOT NULL,"
-        " cgroup INTEGER NOT NULL, name TEXT NOT NULL, port INTEGER NOT NULL, rule TEXT NOT NULL) STRICT;"
+        " cgroup INTEGER NOT NULL, name TEXT NOT NULL, port INTEGER NOT NULL, rule TEXT NOT NULL,"
+        " addresses TEXT NOT NULL) STRICT;"
         "PRAGMA synchronous=NORMAL;";
 
+/* Of a database that another version has left: it is of this boot only if egressd was replaced while the host runs, and then its runs have to go. */
+static const char outdated[] =
+        "DROP TABLE IF EXISTS meta; DROP TABLE IF EXISTS run; DROP TABLE IF EXISTS digest_; DROP TABLE IF EXISTS name; DROP TABLE IF EXISTS grant_;";
+
 /* ---- memory ---- */
-
-static EgressGrant *grant_free(EgressGrant *g) {
-        if (!g)
-                return NULL;
-
-        free(g->unit);
-        free(g->name);
-        free(g->rule);
-        free(g);
-        return NULL;
-}
-DEFINE_CLEANUP(EgressGrant *, grant_free)
 
 static EgressRun *run_free(EgressRun *run) {
         if (!run)
                 return NULL;
 
-        while (run->grants) {
-                EgressGrant *g = run->grants;
-
-                run->grants = g->next;
-                (void) grant_free(g);
-        }
-        for (size_t i = 0; i < run->n_names; i++) {
-                free(run->names[i].name);
-                free(run->names[i].pattern);
-        }
-        free(run->names);
+        egress_run_grants_done(run);
+        egress_run_names_done(run);
+        json_unref(run->digests);
         egress_policy_free(run->policy);
         free(run->workflow);
         free(run->stage);
@@ -95,61 +75,12 @@ static int run_new(EgressRun **ret, const char *id, const char *workflow, const 
         (void) snprintf(run->digest, sizeof(run->digest), "%s", digest);
         run->workflow = strdup(workflow);
         run->stage = strdup(stage);
-        if (!run->workflow || !run->stage)
+        run->digests = json_array();
+        if (!run->workflow || !run->stage || !run->digests)
                 return -ENOMEM;
 
         *ret = TAKE_PTR(run);
         return 0;
-}
-
-static int remember_name(EgressRun *run, const char *name, const char *pattern) {
-        EgressName n;
-
-        if (run->n_names == run->n_names_allocated) {
-                size_t wanted = run->n_names_allocated ? run->n_names_allocated * 2 : 16;
-                EgressName *names;
-
-                names = reallocarray(run->names, wanted, sizeof(*names));
-                if (!names)
-                        return -ENOMEM;
-                run->names = names;
-                run->n_names_allocated = wanted;
-        }
-
-        n = (EgressName) { .name = strdup(name), .pattern = pattern ? strdup(pattern) : NULL };
-        if (!n.name || (pattern && !n.pattern)) {
-                free(n.name);
-                free(n.pattern);
-                return -ENOMEM;
-        }
-        run->names[run->n_names++] = n;
-        return 0;
-}
-
-static int grant_new(EgressGrant **ret, EgressRun *run, const char *unit, uint64_t cgroup, const char *name, uint16_t port, const char *rule) {
-        _cleanup_(grant_freep) EgressGrant *g = NULL;
-
-        g = calloc(1, sizeof(*g));
-        if (!g)
-                return -ENOMEM;
-
-        g->run = run;
-        g->cgroup = cgroup;
-        g->port = port;
-        g->unit = strdup(unit);
-        g->name = strdup(name);
-        g->rule = strdup(rule);
-        if (!g->unit || !g->name || !g->rule)
-                return -ENOMEM;
-
-        *ret = TAKE_PTR(g);
-        return 0;
-}
-
-static void run_link_grant(EgressRun *run, EgressGrant *g) {
-        g->next = run->grants;
-        run->grants = g;
-        run->n_grants++;
 }
 
 /* ---- opening ---- */
@@ -182,7 +113,7 @@ static int forget_everything(EgressState *s, const char *boot) {
         r = db_begin(s->db, &guard);
         if (r < 0)
                 return r;
-        r = db_exec(s->db, "DELETE FROM run; DELETE FROM name; DELETE FROM grant_;");
+        r = db_exec(s->db, "DELETE FROM run; DELETE FROM digest_; DELETE FROM name; DELETE FROM grant_;");
         if (r < 0)
                 return r;
         r = db_run(s->db, "INSERT OR REPLACE INTO meta(key, value) VALUES('boot', ?)", DB_ARGS(DB_TEXT(boot)));
@@ -191,40 +122,16 @@ static int forget_everything(EgressState *s, const char *boot) {
         return db_commit(&guard);
 }
 
-static int load_names(EgressState *s, EgressRun *run) {
+static int load_digests(EgressState *s, EgressRun *run) {
         _cleanup_(db_stmt_donep) DbStmt *q = NULL;
         int r;
 
-        r = db_query(s->db, &q, "SELECT number, name, pattern FROM name WHERE run = ? ORDER BY number", DB_ARGS(DB_TEXT(run->id)));
+        r = db_query(s->db, &q, "SELECT digest FROM digest_ WHERE run = ? ORDER BY number", DB_ARGS(DB_TEXT(run->id)));
         if (r < 0)
                 return r;
-        while ((r = db_step(q)) > 0) {
-                if (db_column_int(q, 0) != (int64_t) run->n_names)
-                        return -EUCLEAN;
-                r = remember_name(run, db_column_text(q, 1), db_column_text(q, 2));
-                if (r < 0)
-                        return r;
-        }
-        return r;
-}
-
-static int load_grants(EgressState *s, EgressRun *run) {
-        _cleanup_(db_stmt_donep) DbStmt *q = NULL;
-        int r;
-
-        r = db_query(s->db, &q, "SELECT id, unit, cgroup, name, port, rule FROM grant_ WHERE run = ?", DB_ARGS(DB_TEXT(run->id)));
-        if (r < 0)
-                return r;
-        while ((r = db_step(q)) > 0) {
-                EgressGrant *g;
-
-                r = grant_new(&g, run, db_column_text(q, 1), (uint64_t) db_column_int(q, 2), db_column_text(q, 3),
-                              (uint16_t) db_column_int(q, 4), db_column_text(q, 5));
-                if (r < 0)
-                        return r;
-                g->id = (uint64_t) db_column_int(q, 0);
-                run_link_grant(run, g);
-        }
+        while ((r = db_step(q)) > 0)
+                if (json_array_append_new(run->digests, json_string(db_column_text(q, 0))) < 0)
+                        return -ENOMEM;
         return r;
 }
 
@@ -236,10 +143,12 @@ static int load_run(EgressState *s, DbStmt *q) {
         r = run_new(&run, db_column_text(q, 0), db_column_text(q, 1), db_column_text(q, 2), db_column_text(q, 4));
         if (r < 0)
                 return r;
-        r = load_names(s, run);
-        if (r < 0)
-                return r;
-        r = load_grants(s, run);
+        run->n_records = run->n_records_saved = (uint64_t) db_column_int(q, 5);
+        r = load_digests(s, run);
+        if (r >= 0)
+                r = egress_run_load_names(s, run);
+        if (r >= 0)
+                r = egress_run_load_grants(s, run);
         if (r < 0)
                 return r;
 
@@ -261,7 +170,7 @@ static int load_runs(EgressState *s) {
         _cleanup_(db_stmt_donep) DbStmt *q = NULL;
         int r;
 
-        r = db_query(s->db, &q, "SELECT id, workflow, stage, egress, digest FROM run", NULL);
+        r = db_query(s->db, &q, "SELECT id, workflow, stage, egress, digest, records FROM run", NULL);
         if (r < 0)
                 return r;
         while ((r = db_step(q)) > 0) {
@@ -270,6 +179,18 @@ static int load_runs(EgressState *s) {
                         return r;
         }
         return r;
+}
+
+static int forget_another_version(EgressState *s) {
+        int64_t version;
+        int r;
+
+        r = db_get_int(s->db, "PRAGMA user_version", NULL, &version);
+        if (r < 0 || version == SCHEMA_VERSION)
+                return r;
+
+        r = db_exec(s->db, outdated);
+        return r < 0 ? r : db_exec(s->db, "PRAGMA user_version = 2");
 }
 
 static int is_of_this_boot(EgressState *s, const char *boot) {
@@ -285,7 +206,7 @@ static int is_of_this_boot(EgressState *s, const char *boot) {
         return strcmp(db_column_text(q, 0), boot) == 0;
 }
 
-int egress_state_open(EgressState **ret, const char *dir, const char *root, bool *ret_fresh) {
+int egress_state_open(EgressState **ret, const char *dir, const char *root) {
         _cleanup_(egress_state_freep) EgressState *s = NULL;
         _cleanup_free_ char *path = NULL, *boot = NULL;
         int r, same;
@@ -306,7 +227,9 @@ int egress_state_open(EgressState **ret, const char *dir, const char *root, bool
         r = db_open(&s->db, path);
         if (r < 0)
                 return r;
-        r = db_exec(s->db, schema);
+        r = forget_another_version(s);
+        if (r >= 0)
+                r = db_exec(s->db, schema);
         if (r < 0)
                 return r;
 
@@ -317,7 +240,6 @@ int egress_state_open(EgressState **ret, const char *dir, const char *root, bool
         if (r < 0)
                 return r;
 
-        *ret_fresh = !same;
         *ret = TAKE_PTR(s);
         return 0;
 }
@@ -361,13 +283,13 @@ static int no_policy(char **ret_reason, const char *reason) {
         return *ret_reason ? EGRESS_STATE_E_NO_POLICY : -ENOMEM;
 }
 
-/* Finds the policy that holds for this workflow and stage, and writes it down as the run's. ret_egress (its name) is the caller's, NULL for none. */
-static int freeze(EgressState *s, const char *run, const char *workflow, const char *stage, char **ret_egress,
-                  char ret_digest[static HEX_SHA256_SIZE], char **ret_reason) {
+/* The policy of this workflow and stage, as the files have it now. *ret and *ret_name are borrowed from the set, which is the caller's; NULL: none. */
+static int find_policy(EgressState *s, const char *workflow, const char *stage, Policy **ret_set, const char **ret_name,
+                       const EgressPolicy **ret, char **ret_reason) {
         _cleanup_(policy_freep) Policy *set = NULL;
         const char *reason = NULL, *name;
+        const EgressPolicy *policy = NULL;
         const PolicyWorkflow *w;
-        const EgressPolicy *policy;
         int r;
 
         r = policy_load(&set, s->root, NULL, NULL);
@@ -378,21 +300,60 @@ static int freeze(EgressState *s, const char *run, const char *workflow, const c
                 return no_policy(ret_reason, reason);
 
         name = strcmp(stage, "verify") == 0 ? w->verify_egress : w->egress;
-        if (!name) {
+        if (name)
+                policy = policy_find_egress(set, name, &reason);
+        if (name && !policy)
+                return no_policy(ret_reason, reason);
+
+        *ret_set = TAKE_PTR(set);
+        *ret_name = name;
+        *ret = policy;
+        return 0;
+}
+
+/* Writes the policy that holds for this workflow and stage down as the run's. ret_egress (its name) is the caller's, NULL for none. */
+static int freeze(EgressState *s, const char *run, const char *workflow, const char *stage, char **ret_egress,
+                  char ret_digest[static HEX_SHA256_SIZE], char **ret_reason) {
+        _cleanup_(policy_freep) Policy *set = NULL;
+        const EgressPolicy *policy;
+        const char *name;
+        int r;
+
+        r = find_policy(s, workflow, stage, &set, &name, &policy, ret_reason);
+        if (r != 0)
+                return r;
+        if (!policy) {
                 *ret_egress = NULL;
                 strcpy(ret_digest, "none");
                 return 0;
         }
 
-        policy = policy_find_egress(set, name, &reason);
-        if (!policy)
-                return no_policy(ret_reason, reason);
         r = frozen_policy_write(s->dir, run, policy);
         if (r < 0)
                 return r;
         (void) snprintf(ret_digest, HEX_SHA256_SIZE, "%s", egress_policy_digest(policy));
         *ret_egress = strdup(name);
         return *ret_egress ? 0 : -ENOMEM;
+}
+
+static int insert_digest(EgressState *s, const char *run, size_t number, const char *digest) {
+        return db_run(s->db, "INSERT INTO digest_(run, number, digest) VALUES(?, ?, ?)", DB_ARGS(DB_TEXT(run), DB_INT(number), DB_TEXT(digest)));
+}
+
+static int insert_run(EgressState *s, EgressRun *run, const char *egress) {
+        _cleanup_rollback_ DbGuard guard = {};
+        int r;
+
+        if (json_array_append_new(run->digests, json_string(run->digest)) < 0)
+                return -ENOMEM;
+
+        r = db_begin(s->db, &guard);
+        if (r >= 0)
+                r = db_run(s->db, "INSERT INTO run(id, workflow, stage, egress, digest) VALUES(?, ?, ?, ?, ?)",
+                           DB_ARGS(DB_TEXT(run->id), DB_TEXT(run->workflow), DB_TEXT(run->stage), DB_TEXT(egress), DB_TEXT(run->digest)));
+        if (r >= 0)
+                r = insert_digest(s, run->id, 0, run->digest);
+        return r < 0 ? r : db_commit(&guard);
 }
 
 int egress_state_register(EgressState *s, const char *run, const char *workflow, const char *stage,
@@ -422,8 +383,7 @@ int egress_state_register(EgressState *s, const char *run, const char *workflow,
         if (r >= 0 && egress)
                 r = frozen_policy_read(s->dir, run, digest, &new->policy);
         if (r >= 0)
-                r = db_run(s->db, "INSERT INTO run(id, workflow, stage, egress, digest) VALUES(?, ?, ?, ?, ?)",
-                           DB_ARGS(DB_TEXT(run), DB_TEXT(workflow), DB_TEXT(stage), DB_TEXT(egress), DB_TEXT(digest)));
+                r = insert_run(s, new, egress);
         if (r < 0) {
                 frozen_policy_remove(s->dir, run, NULL);
                 return r;
@@ -435,6 +395,55 @@ int egress_state_register(EgressState *s, const char *run, const char *workflow,
         return 0;
 }
 
+int egress_state_change(EgressState *s, EgressRun *run, EgressPolicy *policy) {
+        const char *digest = egress_policy_digest(policy);
+        _cleanup_rollback_ DbGuard guard = {};
+        int r;
+
+        /* the old one stays on disk until the database says the new one */
+        r = frozen_policy_write(s->dir, run->id, policy);
+        if (r < 0)
+                return r;
+        if (json_array_append_new(run->digests, json_string(digest)) < 0)
+                return -ENOMEM;
+
+        r = db_begin(s->db, &guard);
+        if (r >= 0)
+                r = db_run(s->db, "UPDATE run SET digest = ?, egress = coalesce(egress, '') WHERE id = ?", DB_ARGS(DB_TEXT(digest), DB_TEXT(run->id)));
+        if (r >= 0)
+                r = insert_digest(s, run->id, json_array_size(run->digests) - 1, digest);
+        if (r >= 0)
+                r = db_commit(&guard);
+        if (r < 0) {
+                (void) json_array_remove(run->digests, json_array_size(run->digests) - 1);
+                return r;
+        }
+
+        egress_policy_free(run->policy);
+        run->policy = policy;
+        strcpy(run->digest, digest);
+        frozen_policy_remove(s->dir, run->id, digest);
+        return 0;
+}
+
+int egress_state_load_policy(EgressState *s, const EgressRun *run, Policy **ret_set, const EgressPolicy **ret, char **ret_reason) {
+        const char *name;
+
+        return find_policy(s, run->workflow, run->stage, ret_set, &name, ret, ret_reason);
+}
+
+void egress_state_save_records(EgressState *s, EgressRun *run) {
+        int r;
+
+        if (run->n_records == run->n_records_saved)
+                return;
+        r = db_run(s->db, "UPDATE run SET records = ? WHERE id = ?", DB_ARGS(DB_INT(run->n_records), DB_TEXT(run->id)));
+        if (r < 0)
+                log_warning_errno(r, "run %s: the number of its records cannot be kept", run->id);
+        else
+                run->n_records_saved = run->n_records;
+}
+
 static int delete_run(EgressState *s, const char *run) {
         _cleanup_rollback_ DbGuard guard = {};
         int r;
@@ -444,6 +453,8 @@ static int delete_run(EgressState *s, const char *run) {
         if (r < 0)
                 return r;
         r = db_run(s->db, "DELETE FROM run WHERE id = ?", DB_ARGS(DB_TEXT(run)));
+        if (r >= 0)
+                r = db_run(s->db, "DELETE FROM digest_ WHERE run = ?", DB_ARGS(DB_TEXT(run)));
         if (r >= 0)
                 r = db_run(s->db, "DELETE FROM name WHERE run = ?", DB_ARGS(DB_TEXT(run)));
         if (r >= 0)
@@ -466,115 +477,3 @@ void egress_state_release(EgressState *s, EgressRun *run) {
         (void) run_free(run);
 }
 
-/* ---- names ---- */
-
-static size_t count_pattern(const EgressRun *run, const char *pattern) {
-        size_t n = 0;
-
-        for (size_t i = 0; i < run->n_names; i++)
-                n += run->names[i].pattern && strcmp(run->names[i].pattern, pattern) == 0;
-        return n;
-}
-
-int egress_run_admit_name(EgressState *s, EgressRun *run, const char *name, uint32_t *ret_address, bool *ret_new) {
-        const char *pattern = NULL;
-        unsigned budget;
-        int r;
-
-        for (size_t i = 0; i < run->n_names; i++)
-                if (strcmp(run->names[i].name, name) == 0) {
-                        *ret_address = SYNTHETIC_NETWORK + 1 + (uint32_t) i;
-                        *ret_new = false;
-                        return 0;
-                }
-
-        if (run->n_names >= RUN_NAMES_MAX)
-                return EGRESS_STATE_E_NAMES;
-        budget = egress_policy_name_budget(run->policy, name, &pattern);
-        if (budget > 0 && count_pattern(run, pattern) >= budget)
-                return EGRESS_STATE_E_BUDGET;
-        if (budget == 0)
-                pattern = NULL;
-
-        r = db_run(s->db, "INSERT INTO name(run, number, name, pattern) VALUES(?, ?, ?, ?)",
-                   DB_ARGS(DB_TEXT(run->id), DB_INT(run->n_names), DB_TEXT(name), DB_TEXT(pattern)));
-        if (r < 0)
-                return r;
-        r = remember_name(run, name, pattern);
-        if (r < 0) {
-                (void) db_run(s->db, "DELETE FROM name WHERE run = ? AND number = ?", DB_ARGS(DB_TEXT(run->id), DB_INT(run->n_names)));
-                return r;
-        }
-
-        *ret_address = SYNTHETIC_NETWORK + (uint32_t) run->n_names;
-        *ret_new = true;
-        return 0;
-}
-
-const char *egress_run_name_of(const EgressRun *run, const Address *address) {
-        uint32_t v = 0;
-
-        if (address->family != AF_INET)
-                return NULL;
-
-        for (size_t i = 0; i < 4; i++)
-                v = v << 8 | address->bytes[i];
-        if ((v & SYNTHETIC_MASK) != SYNTHETIC_NETWORK)
-                return NULL;
-
-        v -= SYNTHETIC_NETWORK;
-        return v >= 1 && v <= run->n_names ? run->names[v - 1].name : NULL;
-}
-
-size_t egress_run_count_names(const EgressRun *run) {
-        return run->n_names;
-}
-
-/* ---- grants ---- */
-
-int egress_run_add_grant(EgressState *s, EgressRun *run, const char *unit, uint64_t cgroup, const char *name, uint16_t port,
-                         const char *rule, const uint64_t *fence, size_t n_fence, EgressGrant **ret) {
-        _cleanup_(grant_freep) EgressGrant *g = NULL;
-        int r;
-
-        if (run->n_grants >= RUN_GRANTS_MAX || n_fence > GRANT_ADDRESSES_MAX)
-                return -ENOSPC;
-
-        r = grant_new(&g, run, unit, cgroup, name, port, rule);
-        if (r < 0)
-                return r;
-        memcpy(g->fence, fence, n_fence * sizeof(*fence));
-        g->n_fence = n_fence;
-
-        r = db_run(s->db, "INSERT INTO grant_(run, unit, cgroup, name, port, rule) VALUES(?, ?, ?, ?, ?, ?)",
-                   DB_ARGS(DB_TEXT(run->id), DB_TEXT(unit), DB_INT(cgroup), DB_TEXT(name), DB_INT(port), DB_TEXT(rule)));
-        if (r < 0)
-                return r;
-
-        g->id = (uint64_t) db_last_id(s->db);
-        *ret = g;
-        run_link_grant(run, TAKE_PTR(g));
-        return 0;
-}
-
-EgressGrant *egress_run_find_grant(EgressRun *run, uint64_t id, uint64_t cgroup) {
-        for (EgressGrant *g = run->grants; g; g = g->next)
-                if (g->id == id && g->cgroup == cgroup)
-                        return g;
-        return NULL;
-}
-
-void egress_run_remove_grant(EgressState *s, EgressGrant *grant) {
-        EgressGrant **at = &grant->run->grants;
-        int r;
-
-        r = db_run(s->db, "DELETE FROM grant_ WHERE id = ?", DB_ARGS(DB_INT(grant->id)));
-        if (r < 0)
-                log_warning_errno(r, "grant %lu: cannot be deleted from the database", (unsigned long) grant->id);
-
-        while (*at != grant)
-                at = &(*at)->next;
-        *at = grant->next;
-        grant->run->n_grants--;
-        (void) grant_free(grant);
-}

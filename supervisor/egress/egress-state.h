@@ -17,6 +17,7 @@
 
 enum {
         RUN_NAMES_MAX = 4096,
+        RUN_NAME_BUCKETS = 1024,
         RUN_GRANTS_MAX = 2048,
         GRANT_ADDRESSES_MAX = 8,
         EGRESS_RUNS_MAX = 256,
@@ -33,7 +34,10 @@ typedef struct EgressGrant {
         uint64_t cgroup;           /* whose it is */
         char *unit, *name, *rule;  /* owned */
         uint16_t port;
-        uint64_t fence[GRANT_ADDRESSES_MAX]; /* ids in the map; none if it was made by an earlier life */
+        char *method, *path;       /* owned; of the last request that was decided under it. NULL: unknown */
+        Address addresses[GRANT_ADDRESSES_MAX];
+        size_t n_addresses;
+        uint64_t fence[GRANT_ADDRESSES_MAX]; /* ids in the map, at most one for each address */
         size_t n_fence;
         uint64_t unwatched_usec;   /* since when its owner cannot be told anything; 0: it can */
 } EgressGrant;
@@ -42,15 +46,18 @@ struct EgressRun {
         EgressRun *next;             /* owned */
         char id[ID_LENGTH + 1];
         char *workflow, *stage;      /* owned */
-        char digest[HEX_SHA256_SIZE];/* of the frozen policy; "none" */
+        char digest[HEX_SHA256_SIZE];/* of the policy that holds; "none" */
+        json_t *digests;             /* ref: of every policy that it had, the present one last */
         EgressPolicy *policy;        /* owned; NULL: nothing is allowed */
         bool lost;                   /* the frozen policy cannot be read any more: nothing is allowed */
         struct EgressName *names;    /* owned */
         size_t n_names, n_names_allocated;
+        uint32_t name_buckets[RUN_NAME_BUCKETS]; /* 1 + the index of the last name there; 0: none */
         EgressGrant *grants;         /* owned */
         size_t n_grants;
-        uint64_t n_records;          /* audit records written for it by this process */
+        uint64_t n_records, n_records_saved; /* audit records written for it, and as of the database */
         size_t n_requests;           /* under way; egressd-request.c */
+        bool changing;               /* its policy; egressd-live.c */
 };
 
 enum {
@@ -63,8 +70,8 @@ enum {
 };
 
 /* `dir` holds the database and the frozen policies, `root` is where policy is read ("" on a host). What belongs to an earlier boot
- * is forgotten. *ret_fresh: nothing was found, so whatever the fence's map holds is nobody's. */
-int egress_state_open(EgressState **ret, const char *dir, const char *root, bool *ret_fresh);
+ * is forgotten. */
+int egress_state_open(EgressState **ret, const char *dir, const char *root);
 EgressState *egress_state_free(EgressState *s);
 DEFINE_CLEANUP(EgressState *, egress_state_free)
 
@@ -72,6 +79,16 @@ DEFINE_CLEANUP(EgressState *, egress_state_free)
 int egress_state_register(EgressState *s, const char *run, const char *workflow, const char *stage,
                           EgressRun **ret, char **ret_reason);
 void egress_state_release(EgressState *s, EgressRun *run);
+
+/* From now on this is the run's policy, also after a restart. Takes the policy over on success; on failure nothing has changed. */
+int egress_state_change(EgressState *s, EgressRun *run, EgressPolicy *policy);
+
+/* What the files say now for this run's workflow and stage. The policy is borrowed from the set, which is the caller's; NULL: none.
+ * EGRESS_STATE_E_NO_POLICY as above. */
+int egress_state_load_policy(EgressState *s, const EgressRun *run, Policy **ret_set, const EgressPolicy **ret, char **ret_reason);
+
+/* Writes down how many records the run has by now. */
+void egress_state_save_records(EgressState *s, EgressRun *run);
 EgressRun *egress_state_find(EgressState *s, const char *run);
 EgressRun *egress_state_runs(EgressState *s); /* first of a list */
 size_t egress_state_count(const EgressState *s);
@@ -82,9 +99,11 @@ int egress_run_admit_name(EgressState *s, EgressRun *run, const char *name, uint
 const char *egress_run_name_of(const EgressRun *run, const Address *address);
 size_t egress_run_count_names(const EgressRun *run);
 
-/* -ENOSPC beyond RUN_GRANTS_MAX. `fence` are ids of the map. */
+/* -ENOSPC beyond RUN_GRANTS_MAX. `fence` are ids of the map, one for each address. */
 int egress_run_add_grant(EgressState *s, EgressRun *run, const char *unit, uint64_t cgroup, const char *name, uint16_t port,
-                         const char *rule, const uint64_t *fence, size_t n_fence, EgressGrant **ret);
+                         const char *rule, const Address *addresses, const uint64_t *fence, size_t n_fence, EgressGrant **ret);
+/* The request that was decided last under it, or NULL. */
+int egress_grant_set_request(EgressGrant *g, const char *method, const char *path);
 EgressGrant *egress_run_find_grant(EgressRun *run, uint64_t id, uint64_t cgroup);
 /* Forgets it; the map is the caller's business. */
 void egress_run_remove_grant(EgressState *s, EgressGrant *grant);

@@ -77,7 +77,8 @@ static int look(IpcCall *call, json_t *params, void *userdata) {
 
 /* One more request on a connection that is open under an earlier grant. */
 static int connect_within(Egressd *e, EgressRun *run, IpcCall *call, const Question *question, Verdict *v) {
-        const EgressGrant *g = egress_run_find_grant(run, question->within, ipc_call_peer(call)->cgroup_id);
+        EgressGrant *g = egress_run_find_grant(run, question->within, ipc_call_peer(call)->cgroup_id);
+        int r;
 
         if (!g || strcmp(g->name, v->name) != 0 || g->port != question->port) {
                 v->reason = "unavailable";
@@ -85,6 +86,9 @@ static int connect_within(Egressd *e, EgressRun *run, IpcCall *call, const Quest
                 return deny(e, run, call, question, v);
         }
 
+        r = egress_grant_set_request(g, question->method, question->path);
+        if (r < 0)
+                return r;
         return request_begin_recorded(e, run, call, question, v, "pass");
 }
 

@@ -113,6 +113,7 @@ static int on_register(IpcCall *call, json_t *params, void *userdata) {
 }
 
 static int on_release(IpcCall *call, json_t *params, void *userdata) {
+        _cleanup_json_ json_t *digests = NULL;
         const char *id = NULL;
         JsonReader reader = {};
         Egressd *e = userdata;
@@ -131,10 +132,11 @@ static int on_release(IpcCall *call, json_t *params, void *userdata) {
         egressd_revoke(e, run, 0);
         denials_flush(e->denials, run->id);
         (void) egressd_record(e, run, "egress.released", ipc_call_peer(call)->unit,
-                              json_pack("{s:I, s:I}", "names", (json_int_t) egress_run_count_names(run),
-                                        "records", (json_int_t) run->n_records), NULL, NULL);
+                              json_pack("{s:I, s:I, s:O}", "names", (json_int_t) egress_run_count_names(run),
+                                        "records", (json_int_t) run->n_records, "digests", run->digests), NULL, NULL);
+        digests = json_incref(run->digests);
         egress_state_release(e->state, run);
-        return ipc_call_reply(call, NULL);
+        return ipc_call_reply(call, json_pack("{s:O}", "digests", digests));
 }
 
 /* ---- Resolve ---- */
@@ -308,6 +310,8 @@ const IpcMethod egressd_methods[] = {
         { "io.anchorhold.Egress.Connect",  PEER_PROXY | PEER_INJECT,     egressd_on_connect },
         { "io.anchorhold.Egress.Done",     PEER_PROXY | PEER_INJECT,     egressd_on_done },
         { "io.anchorhold.Egress.Watch",    PEER_PROXY | PEER_INJECT,     on_watch },
+        { "io.anchorhold.Egress.Amend",    PEER_OPERATOR,                egressd_on_amend },
+        { "io.anchorhold.Egress.Reload",   PEER_OPERATOR,                egressd_on_reload },
         { "io.anchorhold.Egress.Explain",  PEER_OPERATOR,                egressd_on_explain },
         { "io.anchorhold.Egress.Ping",     PEER_ANCHORD | PEER_OPERATOR, on_ping },
         {},

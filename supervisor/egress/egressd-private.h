@@ -65,6 +65,8 @@ void egressd_refresh_resolvers(Egressd *e);
 int egressd_start_beat(Egressd *e);
 int egressd_watch(Egressd *e, IpcCall *call);
 void egressd_watchers_done(Egressd *e);
+/* Tells the grant's owner that it is revoked, closes it in the kernel unless others share the destination, records and forgets it. */
+void egressd_cut(Egressd *e, EgressGrant *g, const char *reason);
 /* Takes the grants of a run (those of one cgroup, unless it is 0) out of the map, tells their owners, forgets them. */
 void egressd_revoke(Egressd *e, EgressRun *run, uint64_t cgroup);
 
@@ -95,6 +97,12 @@ int egressd_on_done(IpcCall *call, json_t *params, void *userdata);
 void egressd_requests_done(Egressd *e);
 /* No request goes on that belongs to this run. */
 void egressd_requests_cancel(Egressd *e, const EgressRun *run);
+/* The run has another policy: requests that it denies are denied when their turn comes. */
+void egressd_requests_weigh_anew(Egressd *e, const EgressRun *run);
+
+/* egressd-live.c: operators change a run's policy. */
+int egressd_on_amend(IpcCall *call, json_t *params, void *userdata);
+int egressd_on_reload(IpcCall *call, json_t *params, void *userdata);
 
 /* egressd-explain.c */
 int egressd_on_explain(IpcCall *call, json_t *params, void *userdata);

@@ -14,6 +14,8 @@
 #include "egress/egressd-request.h"
 #include "util/log.h"
 
+enum { ASKED_PATH_MAX = 4096 };
+
 struct EgressRequest {
         Egressd *egressd;     /* borrowed */
         EgressRequest *next, **prev;
@@ -23,7 +25,9 @@ struct EgressRequest {
         char *rule;           /* owned: the policy outlives the request, but not its reload */
         uint16_t port;
         const char *protocol, *verdict; /* static */
-        char *method, *path;  /* owned; may be NULL */
+        char *method, *path;  /* owned; for the record, may be NULL */
+        char *asked_method, *asked_path; /* owned; as they were asked, for a decision under another policy. NULL: of the connection alone */
+        const char *overruled; /* static: why a policy that came in between denies it; NULL: it does not */
         ResolverQuery *query; /* owned */
         uint64_t grant_id;
         json_t *addresses;    /* ref */
@@ -45,6 +49,8 @@ static EgressRequest *request_free(EgressRequest *q) {
         free(q->rule);
         free(q->method);
         free(q->path);
+        free(q->asked_method);
+        free(q->asked_path);
         if (q->prev) {
                 *q->prev = q->next;
                 if (q->next)
@@ -66,6 +72,15 @@ static int copy_path(char **ret, const char *path) {
         }
         *ret = text_escape(path, strnlen(path, strcspn(path, "?") < 256 ? strcspn(path, "?") : 256), false);
         return *ret ? 0 : -ENOMEM;
+}
+
+static int copy_asked(EgressRequest *q, const Question *question) {
+        if (!question->method || !question->path || strlen(question->path) > ASKED_PATH_MAX)
+                return 0;
+
+        q->asked_method = strdup(question->method);
+        q->asked_path = strdup(question->path);
+        return q->asked_method && q->asked_path ? 0 : -ENOMEM;
 }
 
 static int request_new(EgressRequest **ret, Egressd *e, EgressRun *run, IpcCall *call, const Question *question, const Verdict *v) {
@@ -91,7 +106,8 @@ static int request_new(EgressRequest **ret, Egressd *e, EgressRun *run, IpcCall 
         q->rule = strdup(v->rule);
         q->method = question->method ? text_escape(question->method, strnlen(question->method, 32), false) : NULL;
         q->refused = json_object();
-        if (!q->rule || !q->refused || (question->method && !q->method) || copy_path(&q->path, question->path) < 0)
+        if (!q->rule || !q->refused || (question->method && !q->method) || copy_path(&q->path, question->path) < 0 ||
+            copy_asked(q, question) < 0)
                 return -ENOMEM;
 
         q->next = e->requests;
@@ -166,9 +182,9 @@ static void request_on_recorded(int r, void *userdata) {
                 return;
         }
 
-        if (r < 0) {
+        if (r < 0 || q->overruled) {
                 request_take_back(q);
-                request_deny(q, "unavailable", "the audit log did not take the record");
+                request_deny(q, q->overruled ?: "unavailable", q->overruled ? "the policy was changed" : "the audit log did not take the record");
                 return;
         }
         if (!ipc_call_is_live(q->call)) {
@@ -203,6 +219,7 @@ static void request_record(EgressRequest *q) {
 static int request_grant(EgressRequest *q, const Address *addresses, size_t n) {
         const Peer *peer = ipc_call_peer(q->call);
         uint64_t fence[GRANT_ADDRESSES_MAX], expires = time_boottime() + EGRESSD_GRANT_USEC;
+        Address granted[GRANT_ADDRESSES_MAX];
         size_t n_fence = 0;
         EgressGrant *g;
         int r = -EPERM;
@@ -218,7 +235,7 @@ static int request_grant(EgressRequest *q, const Address *addresses, size_t n) {
                                   expires, &fence[n_fence]);
                 if (r < 0)
                         continue;
-                n_fence++;
+                granted[n_fence++] = addresses[i];
                 if (json_array_append_new(q->addresses, json_string(address_format(&addresses[i], text))) < 0) {
                         r = -ENOMEM;
                         break;
@@ -226,15 +243,18 @@ static int request_grant(EgressRequest *q, const Address *addresses, size_t n) {
         }
 
         if (n_fence > 0 && r != -ENOMEM)
-                r = egress_run_add_grant(q->egressd->state, q->run, peer->unit, peer->cgroup_id, q->name, q->port, q->rule, fence, n_fence, &g);
-        if (r < 0) {
+                r = egress_run_add_grant(q->egressd->state, q->run, peer->unit, peer->cgroup_id, q->name, q->port, q->rule, granted,
+                                         fence, n_fence, &g);
+        if (r >= 0 && n_fence > 0) {
+                q->grant_id = g->id;
+                r = egress_grant_set_request(g, q->asked_method, q->asked_path);
+        }
+        if (r < 0 && q->grant_id > 0)
+                request_take_back(q);
+        else if (r < 0)
                 for (size_t i = 0; i < n_fence; i++)
                         (void) grant_map_release(q->egressd->map, fence[i]);
-                return r;
-        }
-
-        q->grant_id = g->id;
-        return 0;
+        return r < 0 ? r : 0;
 }
 
 /* ---- resolve, judge ---- */
@@ -290,6 +310,10 @@ static void request_on_resolved(int r, const Address *addresses, size_t n, void 
         size_t n_allowed = 0;
 
         q->query = NULL; /* it frees itself */
+        if (q->overruled) {
+                request_deny(q, q->overruled, "the policy was changed");
+                return;
+        }
         if (r < 0) {
                 request_deny(q, "resolve-failed", strerror(-r));
                 return;
@@ -314,6 +338,26 @@ static void request_on_resolved(int r, const Address *addresses, size_t n, void 
                 return;
         }
         request_record(q);
+}
+
+/* ---- another policy ---- */
+
+/* Is it what it was allowed to be? A connection that the proxy passes on is not to be one that must be looked into, and the reverse. */
+static void request_weigh_anew(EgressRequest *q) {
+        bool inspect = ipc_call_peer(q->call)->roles & PEER_INJECT || strcmp(q->verdict, "inspect") == 0;
+        EgressDecision d;
+
+        egress_policy_decide(q->run->policy, q->name, q->port, q->asked_method, q->asked_path, &d);
+        if (d.verdict == EGRESS_DENY)
+                q->overruled = d.reason;
+        else if ((d.verdict == EGRESS_INSPECT) != inspect)
+                q->overruled = "no-rule";
+}
+
+void egressd_requests_weigh_anew(Egressd *e, const EgressRun *run) {
+        for (EgressRequest *q = e->requests; q; q = q->next)
+                if (q->run == run)
+                        request_weigh_anew(q);
 }
 
 /* ---- beginning ---- */

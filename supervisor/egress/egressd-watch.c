@@ -85,6 +85,33 @@ int egressd_watch(Egressd *e, IpcCall *call) {
         return 0;
 }
 
+static void tell_revoked(Egressd *e, const EgressGrant *g) {
+        for (Watcher *w = e->watchers; w; w = w->next)
+                if (w->cgroup == g->cgroup) {
+                        _cleanup_json_ json_t *revoked = json_pack("[I]", (json_int_t) g->id);
+
+                        notify(e, w, revoked);
+                }
+}
+
+void egressd_cut(Egressd *e, EgressGrant *g, const char *reason) {
+        EgressRun *run = g->run;
+        int r;
+
+        drop_dead_watchers(e);
+        tell_revoked(e, g);
+
+        /* A destination that another grant of the same owner names as well stays open in the kernel: it is allowed. */
+        for (size_t i = 0; i < g->n_fence; i++)
+                (void) grant_map_release(e->map, g->fence[i]);
+        r = egressd_record(e, run, "conn.close", g->unit,
+                           json_pack("{s:I, s:s, s:i, s:s, s:s}", "grant", (json_int_t) g->id, "name", g->name, "port", g->port, "rule", g->rule,
+                                     "reason", reason), NULL, NULL);
+        if (r < 0)
+                log_warning_errno(r, "run %s: the end of a connection to %s could not be recorded", run->id, g->name);
+        egress_run_remove_grant(e->state, g);
+}
+
 void egressd_revoke(Egressd *e, EgressRun *run, uint64_t cgroup) {
         drop_dead_watchers(e);
 
@@ -101,12 +128,7 @@ void egressd_revoke(Egressd *e, EgressRun *run, uint64_t cgroup) {
                 if (r < 0)
                         log_error_errno(r, "run %s: the grants of %s cannot be revoked; they end with its cgroup", run->id, g->unit);
 
-                for (Watcher *w = e->watchers; w; w = w->next)
-                        if (w->cgroup == owner) {
-                                _cleanup_json_ json_t *revoked = json_pack("[I]", (json_int_t) g->id);
-
-                                notify(e, w, revoked);
-                        }
+                tell_revoked(e, g);
                 egress_run_remove_grant(e->state, g);
         }
 }
@@ -137,6 +159,17 @@ static void revoke_unwatched(Egressd *e) {
         }
 }
 
+/* Over its budget a run loses what it has as well. */
+static void watch_budgets(Egressd *e) {
+        for (EgressRun *run = egress_state_runs(e->state); run; run = run->next) {
+                egress_state_save_records(e->state, run);
+                if (run->grants && egressd_over_budget(run)) {
+                        log_warning("run %s: has written %d records, and loses its connections", run->id, EGRESSD_RECORDS_MAX);
+                        egressd_revoke(e, run, 0);
+                }
+        }
+}
+
 static void on_ping(int r, void *userdata) {
         Egressd *e = userdata;
 
@@ -163,6 +196,7 @@ static int on_beat(sd_event_source *s, uint64_t usec, void *userdata) {
         drop_dead_watchers(e);
         revoke_unwatched(e);
         denials_tick(e->denials, time_boottime());
+        watch_budgets(e);
 
         if (!e->ping_pending) {
                 e->ping_pending = true;

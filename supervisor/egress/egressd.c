@@ -15,33 +15,54 @@
  *  - A grant whose owner watches no more (its process died) is revoked after ten seconds.
  *  - A run that is not registered gets nothing.
  *
- * At a crash: registrations, names and grants are in SQLite; the map's entries are the kernel's. A new process adopts them:
- * open connections go on if it beats within ten seconds, new connects need new grants, and entries whose owners do not come
- * back to watch are revoked. Requests under way are lost; their callers see a broken connection and deny.
+ * At a crash: registrations, policies with what operators changed, names and grants are on disk; the map's entries are the kernel's. A
+ * new process claims those of the grants that it knows and closes the others: open connections go on if it beats within ten seconds, new
+ * connects need new grants, and what belongs to owners that do not come back to watch is revoked. Requests under way are lost; their
+ * callers see a broken connection and deny.
  *
  * egressd.c has start-up, egressd-host.c what it takes from the host's configuration, egressd-methods.c the table and the short methods, egressd-connect.c the
  * way from a question to a grant, egressd-watch.c heartbeat and watchers, egressd-record.c the audit side.
  */
 
 #include <errno.h>
+#include <netinet/in.h>
 #include <string.h>
 
 #include "egress/egressd-private.h"
 #include "util/log.h"
 
-/* Whatever is in the map and belongs to no run that we know is nobody's. */
-static int open_map(Egressd *e, bool fresh) {
+/* What an earlier life granted and somebody may still use. */
+static int claim_grants(Egressd *e, EgressRun *run) {
+        for (EgressGrant *g = run->grants; g; g = g->next)
+                for (size_t i = 0; i < g->n_addresses; i++) {
+                        const Address *a = &g->addresses[i];
+                        int r;
+
+                        r = grant_map_claim(e->map, g->cgroup, a->family, a->bytes, g->port, IPPROTO_TCP, &g->fence[g->n_fence]);
+                        if (r >= 0)
+                                g->n_fence++;
+                        else if (r != -ENOENT)
+                                return r;
+                }
+        return 0;
+}
+
+/* Whatever is in the map and belongs to no grant that we know is nobody's. */
+static int open_map(Egressd *e) {
         int r;
 
         r = grant_map_open(&e->map, NULL);
         if (r < 0)
                 return log_error_errno(r, "cannot open the fence's maps (has anchor-bpf.service run?)");
 
-        if (fresh || egress_state_count(e->state) == 0) {
-                r = grant_map_revoke_all(e->map);
-                if (r < 0)
-                        return log_error_errno(r, "cannot clear the fence's maps");
-        }
+        for (EgressRun *run = egress_state_runs(e->state); run && r >= 0; run = run->next)
+                r = claim_grants(e, run);
+        if (r >= 0)
+                r = grant_map_settle(e->map);
+        if (r < 0)
+                return log_error_errno(r, "cannot settle what the fence's maps hold");
+        if (r > 0)
+                log_notice("%d entries of the fence belonged to no connection that is known, and are closed", r);
         return 0;
 }
 
@@ -64,7 +85,6 @@ static int open_server(Egressd *e) {
 
 int egressd_new(Egressd **ret, sd_event *event) {
         _cleanup_(egressd_freep) Egressd *e = NULL;
-        bool fresh;
         int r;
 
         e = calloc(1, sizeof(*e));
@@ -73,10 +93,10 @@ int egressd_new(Egressd **ret, sd_event *event) {
         e->event = sd_event_ref(event);
         e->audit_works = true;
 
-        r = egress_state_open(&e->state, EGRESSD_STATE_DIR, "", &fresh);
+        r = egress_state_open(&e->state, EGRESSD_STATE_DIR, "");
         if (r < 0)
                 return log_error_errno(r, "cannot open the state in %s", EGRESSD_STATE_DIR);
-        r = open_map(e, fresh);
+        r = open_map(e);
         if (r < 0)
                 return r;
         r = host_addresses_new(&e->own);

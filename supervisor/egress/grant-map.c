@@ -15,8 +15,8 @@
  * Ids are never used again within a boot, or a socket whose grant was revoked would come back to life
  * with somebody else's: they start at CLOCK_BOOTTIME in microseconds when the map is opened, and opening a map and
  * handing out a grant each takes longer than one. After a crash of egressd the entries are still in
- * the kernel. They are adopted without grants: established connections go on, no connect
- * succeeds under them, and they go when their cgroup's run ends.
+ * the kernel. They are adopted: established connections go on, no connect succeeds under them until there is a new
+ * grant. Whoever still knows the grants attaches them again; entries that nobody claims are closed.
  */
 
 #include <bpf/bpf.h>
@@ -37,8 +37,7 @@ typedef struct Grant Grant;
 struct Entry {
         struct fence_key key;
         struct fence_grant value;
-        Grant *grants; /* borrowed; those that hold it */
-        bool adopted;  /* there may be connections that no grant of ours stands for */
+        Grant *grants; /* borrowed; those that hold it. None: left by an earlier life, and not claimed yet */
         Entry *next;   /* owned; in m->entries[], by key */
 };
 
@@ -54,7 +53,7 @@ struct Grant {
 struct GrantMap {
         int grants_fd, live_fd, heartbeat_fd;
         uint64_t next_id;
-        size_t n_grants, n_adopted;
+        size_t n_grants;
         Entry *entries[BUCKETS];
         Grant *grants[BUCKETS];
 };
@@ -156,7 +155,6 @@ static int entry_remove(GrantMap *m, Entry **p) {
                 grant_forget(m, e->grants);
 
         *p = e->next;
-        m->n_adopted -= e->adopted;
         free(e);
         return 0;
 }
@@ -212,8 +210,6 @@ static int adopt_entries(GrantMap *m) {
                 if (r < 0)
                         return r;
 
-                e->adopted = true;
-                m->n_adopted++;
                 if (id >= m->next_id)
                         m->next_id = id + 1;
         }
@@ -315,7 +311,7 @@ static int entry_open(GrantMap *m, Entry *e, uint64_t expires_ns) {
 
         r = bpf_map_update_elem(m->grants_fd, &e->key, &value, BPF_ANY);
         if (r < 0) {
-                if (fresh)
+                if (fresh && !e->grants)
                         (void) bpf_map_delete_elem(m->live_fd, &value.id);
                 return r == -E2BIG ? -ENOSPC : r;
         }
@@ -324,11 +320,28 @@ static int entry_open(GrantMap *m, Entry *e, uint64_t expires_ns) {
         return 0;
 }
 
+static int attach_grant(GrantMap *m, Entry *e, uint64_t *ret_id) {
+        Grant *grant, **bucket;
+
+        grant = calloc(1, sizeof(*grant));
+        if (!grant)
+                return -ENOMEM;
+
+        grant->id = m->next_id++;
+        grant->entry = e;
+        grant->sibling = e->grants;
+        bucket = find_grant(m, grant->id);
+
+        *ret_id = grant->id;
+        e->grants = *bucket = grant;
+        m->n_grants++;
+        return 0;
+}
+
 int grant_map_add(GrantMap *m, uint64_t cgroup_id, int family, const void *address, uint16_t port,
                   int protocol, uint64_t expires_usec, uint64_t *ret_id) {
-        _cleanup_free_ Grant *grant = NULL;
         struct fence_key key;
-        Grant **bucket;
+        bool known;
         Entry *e;
         int r;
 
@@ -339,54 +352,59 @@ int grant_map_add(GrantMap *m, uint64_t cgroup_id, int family, const void *addre
         if (r < 0)
                 return r;
 
-        grant = calloc(1, sizeof(*grant));
-        if (!grant)
-                return -ENOMEM;
-
         e = *find_entry(m, &key);
-        if (!e) {
+        known = e;
+        if (!known) {
                 r = entry_insert(m, &key, &(struct fence_grant) { .id = m->next_id }, &e);
                 if (r < 0)
                         return r;
         }
 
         r = entry_open(m, e, expires_usec > UINT64_MAX / 1000 ? UINT64_MAX : expires_usec * 1000);
-        if (r < 0) {
-                if (!e->grants && !e->adopted)
-                        (void) entry_remove(m, find_entry(m, &key));
+        if (r >= 0)
+                r = attach_grant(m, e, ret_id);
+        if (r < 0 && !known)
+                (void) entry_remove(m, find_entry(m, &key));
+        return r;
+}
+
+int grant_map_claim(GrantMap *m, uint64_t cgroup_id, int family, const void *address, uint16_t port, int protocol, uint64_t *ret_id) {
+        struct fence_key key;
+        Entry *e;
+        int r;
+
+        r = make_key(&key, cgroup_id, family, address, port, protocol);
+        if (r < 0)
                 return r;
-        }
 
-        grant->id = m->next_id++;
-        grant->entry = e;
-        grant->sibling = e->grants;
-        bucket = find_grant(m, grant->id);
+        e = *find_entry(m, &key);
+        return e ? attach_grant(m, e, ret_id) : -ENOENT;
+}
 
-        *ret_id = grant->id;
-        e->grants = *bucket = TAKE_PTR(grant);
-        m->n_grants++;
-        return 0;
+int grant_map_settle(GrantMap *m) {
+        int n = 0, r;
+
+        for (size_t i = 0; i < BUCKETS; i++)
+                for (Entry **p = &m->entries[i]; *p;) {
+                        if ((*p)->grants) {
+                                p = &(*p)->next;
+                                continue;
+                        }
+                        r = entry_remove(m, p);
+                        if (r < 0)
+                                return r;
+                        n++;
+                }
+        return n;
 }
 
 int grant_map_release(GrantMap *m, uint64_t id) {
         Grant *g = *find_grant(m, id);
-        Entry *e;
-        int r;
 
         if (!g)
                 return -ENOENT;
-
-        e = g->entry;
-        if (!g->sibling && e->grants == g) {
-                if (!e->adopted)
-                        return entry_remove(m, find_entry(m, &e->key));
-
-                /* back to how it was adopted: no new connections */
-                r = bpf_map_delete_elem(m->grants_fd, &e->key);
-                if (r < 0 && r != -ENOENT)
-                        return r;
-                e->value.expires_ns = 0;
-        }
+        if (!g->sibling && g->entry->grants == g)
+                return entry_remove(m, find_entry(m, &g->entry->key));
 
         grant_forget(m, g);
         return 0;
@@ -434,8 +452,12 @@ int grant_map_heartbeat(GrantMap *m) {
         return bpf_map_update_elem(m->heartbeat_fd, &zero, &now, BPF_ANY);
 }
 
-size_t grant_map_count(const GrantMap *m, size_t *ret_adopted) {
-        if (ret_adopted)
-                *ret_adopted = m->n_adopted;
+size_t grant_map_count(const GrantMap *m, size_t *ret_unclaimed) {
+        if (ret_unclaimed) {
+                *ret_unclaimed = 0;
+                for (size_t i = 0; i < BUCKETS; i++)
+                        for (const Entry *e = m->entries[i]; e; e = e->next)
+                                *ret_unclaimed += !e->grants;
+        }
         return m->n_grants;
 }

@@ -19,8 +19,8 @@ typedef struct GrantMap GrantMap;
 
 /*
  * Opens the pinned maps below dir (NULL: FENCE_MAPS_DIR). Entries of an earlier life are adopted: connections made
- * under them go on, no new ones are admitted, and grant_map_revoke_cgroup() or grant_map_revoke_all()
- * removes them. -ENOENT: anchor-bpf has not run.
+ * under them go on and no new ones are admitted. Whoever remembers grants claims them; grant_map_settle()
+ * closes the entries that nobody claimed. -ENOENT: anchor-bpf has not run.
  */
 int grant_map_open(GrantMap **ret, const char *dir);
 GrantMap *grant_map_free(GrantMap *m); /* leaves the kernel's entries alone */
@@ -34,6 +34,12 @@ DEFINE_CLEANUP(GrantMap *, grant_map_free)
  */
 int grant_map_add(GrantMap *m, uint64_t cgroup_id, int family, const void *address, uint16_t port,
                   int protocol, uint64_t expires_usec, uint64_t *ret_id);
+
+/* A grant of an earlier life, for a connection that may be open still. -ENOENT if the kernel has no such entry. */
+int grant_map_claim(GrantMap *m, uint64_t cgroup_id, int family, const void *address, uint16_t port, int protocol, uint64_t *ret_id);
+
+/* Closes what no grant stands for: the number of entries, or negative errno. Once, after claiming. */
+int grant_map_settle(GrantMap *m);
 
 /* The connection is done (or was never made): the entry goes when the last grant that shares it does. -ENOENT if unknown. */
 int grant_map_release(GrantMap *m, uint64_t id);
@@ -49,5 +55,5 @@ int grant_map_revoke_all(GrantMap *m);
 /* A sign of life. Ten seconds without one, and neither a connect nor a packet passes. */
 int grant_map_heartbeat(GrantMap *m);
 
-/* Live grants of this process, and entries adopted. */
-size_t grant_map_count(const GrantMap *m, size_t *ret_adopted);
+/* Live grants, and adopted entries that nobody has claimed. */
+size_t grant_map_count(const GrantMap *m, size_t *ret_unclaimed);

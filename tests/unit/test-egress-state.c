@@ -15,6 +15,7 @@
 
 #include "egress/egress-state.h"
 #include "util/io.h"
+#include "util/sqlite.h"
 
 #define RUN_A "raaaaaaaaaaaa"
 #define RUN_B "rbbbbbbbbbbbb"
@@ -58,12 +59,9 @@ static int teardown(void **state) {
         return nftw(root, remove_one, 16, FTW_DEPTH | FTW_PHYS);
 }
 
-static EgressState *reopen(EgressState *s, bool expect_fresh) {
-        bool fresh;
-
+static EgressState *reopen(EgressState *s) {
         egress_state_free(s);
-        assert_return_code(egress_state_open(&s, dir, root, &fresh), 0);
-        assert_int_equal(fresh, expect_fresh);
+        assert_return_code(egress_state_open(&s, dir, root), 0);
         return s;
 }
 
@@ -79,7 +77,7 @@ static EgressRun *enroll(EgressState *s, const char *id, const char *stage) {
 }
 
 static void test_register(void **state) {
-        EgressState *s = reopen(NULL, true);
+        EgressState *s = reopen(NULL);
         _cleanup_free_ char *reason = NULL;
         EgressRun *run, *again;
         EgressDecision d;
@@ -107,14 +105,14 @@ static void test_register(void **state) {
         egress_state_release(s, run);
         egress_state_release(s, egress_state_find(s, RUN_A));
         assert_int_equal(egress_state_count(s), 0);
-        s = reopen(s, false);
+        s = reopen(s);
         assert_int_equal(egress_state_count(s), 0);
         egress_state_free(s);
 }
 
 /* What is on disk may change; a run's policy does not, and not by a restart either. */
 static void test_frozen(void **state) {
-        EgressState *s = reopen(NULL, true);
+        EgressState *s = reopen(NULL);
         char path[512], digest[HEX_SHA256_SIZE];
         EgressDecision d;
         EgressRun *run;
@@ -123,7 +121,7 @@ static void test_frozen(void **state) {
         strcpy(digest, run->digest);
         put("/etc/anchorhold/policy/egress/some.json", "{\"allow\": [{\"name\": \"*.example.net\", \"ports\": [443]}]}");
 
-        s = reopen(s, false);
+        s = reopen(s);
         run = egress_state_find(s, RUN_A);
         assert_non_null(run);
         assert_false(run->lost);
@@ -140,7 +138,7 @@ static void test_frozen(void **state) {
         (void) snprintf(path, sizeof(path), "/state/frozen/%s-%s.json", RUN_A, digest);
         put(path, "{\"frozen\": 1, \"files\": {\"allow\": [{\"name\": \"*.example.net\", \"ports\": [443],"
                   " \"origin\": {\"label\": \"x\", \"file\": \"\", \"line\": 0}}]}, \"live\": {}}");
-        s = reopen(s, false);
+        s = reopen(s);
         run = egress_state_find(s, RUN_A);
         assert_true(run->lost);
         assert_null(run->policy);
@@ -152,7 +150,7 @@ static void test_frozen(void **state) {
 }
 
 static void test_names(void **state) {
-        EgressState *s = reopen(NULL, true);
+        EgressState *s = reopen(NULL);
         uint32_t first, second, address;
         EgressRun *run, *other;
         char name[64];
@@ -182,7 +180,7 @@ static void test_names(void **state) {
 
         /* the wildcard says three; its budget is not the other run's, and survives a restart */
         assert_return_code(egress_run_admit_name(s, run, "b.cdn.example.org", &address, &new), 0);
-        s = reopen(s, false);
+        s = reopen(s);
         run = egress_state_find(s, RUN_A);
         a = address_from_ipv4(second);
         assert_string_equal(egress_run_name_of(run, &a), "a.cdn.example.org");
@@ -201,36 +199,127 @@ static void test_names(void **state) {
 }
 
 static void test_grants(void **state) {
-        EgressState *s = reopen(NULL, true);
+        EgressState *s = reopen(NULL);
         EgressGrant *g, *h;
+        Address two[2];
         EgressRun *run;
         uint64_t id;
 
+        assert_return_code(address_parse("203.0.113.5", &two[0]), 0);
+        assert_return_code(address_parse("2001:db8::5", &two[1]), 0);
         run = enroll(s, RUN_A, "work");
         assert_return_code(egress_run_add_grant(s, run, "anchor-proxy@" RUN_A ".service", 77, "api.example.org", 443, "rule",
-                                                (uint64_t[]) { 5, 6 }, 2, &g), 0);
+                                                two, (uint64_t[]) { 5, 6 }, 2, &g), 0);
         id = g->id;
-        assert_return_code(egress_run_add_grant(s, run, "u", 78, "api.example.org", 443, "rule", (uint64_t[]) { 7 }, 1, &h), 0);
+        assert_return_code(egress_run_add_grant(s, run, "u", 78, "api.example.org", 443, "rule", two, (uint64_t[]) { 7 }, 1, &h), 0);
         assert_ptr_equal(egress_run_find_grant(run, id, 77), g);
         assert_null(egress_run_find_grant(run, id, 78)); /* another cgroup's */
 
-        s = reopen(s, false);
+        s = reopen(s);
         run = egress_state_find(s, RUN_A);
         g = egress_run_find_grant(run, id, 77);
         assert_non_null(g);
         assert_int_equal(g->n_fence, 0);
+        assert_int_equal(g->n_addresses, 2);
+        assert_true(address_equal(&g->addresses[0], &two[0]) && address_equal(&g->addresses[1], &two[1]));
+        assert_null(g->path);
+        assert_return_code(egress_grant_set_request(g, "GET", "/v1"), 0);
+        assert_string_equal(g->path, "/v1");
+        assert_return_code(egress_grant_set_request(g, NULL, NULL), 0);
+        assert_null(g->method);
         assert_string_equal(g->name, "api.example.org");
         egress_run_remove_grant(s, g);
         assert_int_equal(run->n_grants, 1);
 
         /* an id is never used twice, not even across restarts */
-        s = reopen(s, false);
+        s = reopen(s);
         run = egress_state_find(s, RUN_A);
         egress_run_remove_grant(s, run->grants);
-        s = reopen(s, false);
+        s = reopen(s);
         run = egress_state_find(s, RUN_A);
-        assert_return_code(egress_run_add_grant(s, run, "u", 78, "n", 1, "r", (uint64_t[]) { 7 }, 1, &h), 0);
+        assert_return_code(egress_run_add_grant(s, run, "u", 78, "n", 1, "r", two, (uint64_t[]) { 7 }, 1, &h), 0);
         assert_true(h->id > id + 1);
+        egress_state_free(s);
+}
+
+/* What an operator changed holds, and after a restart as well; what holds and what held is remembered in its order. */
+static void test_change(void **state) {
+        EgressState *s = reopen(NULL);
+        _cleanup_free_ char *reason = NULL;
+        char first[HEX_SHA256_SIZE];
+        EgressPolicy *changed = NULL;
+        EgressDecision d;
+        EgressRun *run;
+
+        run = enroll(s, RUN_A, "work");
+        strcpy(first, run->digest);
+        assert_return_code(egress_policy_amend(run->policy, true, "db.example.net:5432/raw", "uid 1000", &changed, &reason), 0);
+        assert_return_code(egress_state_change(s, run, changed), 0);
+        assert_string_not_equal(run->digest, first);
+        run->n_records = 41;
+        egress_state_save_records(s, run);
+
+        for (int i = 0; i < 2; i++) {
+                egress_policy_decide(run->policy, "db.example.net", 5432, NULL, NULL, &d);
+                assert_int_equal(d.verdict, EGRESS_PASS);
+                assert_string_equal(d.who, "uid 1000");
+                assert_int_equal(json_array_size(run->digests), 2);
+                assert_string_equal(json_string_value(json_array_get(run->digests, 0)), first);
+                assert_string_equal(json_string_value(json_array_get(run->digests, 1)), run->digest);
+                assert_int_equal(run->n_records, 41);
+                s = reopen(s);
+                run = egress_state_find(s, RUN_A);
+                assert_false(run->lost);
+        }
+
+        /* a run that had nothing may get something */
+        run = enroll(s, RUN_B, "verify");
+        assert_null(run->policy);
+        assert_return_code(egress_policy_amend(NULL, true, "www.example.net:443", "uid 1000", &changed, &reason), 0);
+        assert_return_code(egress_state_change(s, run, changed), 0);
+        s = reopen(s);
+        run = egress_state_find(s, RUN_B);
+        assert_non_null(run->policy);
+        assert_string_equal(json_string_value(json_array_get(run->digests, 0)), "none");
+        egress_state_free(s);
+}
+
+/* The files as they are now, for a run that goes on. */
+static void test_files_read_anew(void **state) {
+        EgressState *s = reopen(NULL);
+        _cleanup_(policy_freep) Policy *set = NULL;
+        _cleanup_free_ char *reason = NULL;
+        const EgressPolicy *fresh = NULL;
+        EgressRun *run;
+
+        run = enroll(s, RUN_A, "work");
+        put("/etc/anchorhold/policy/egress/some.json", "{\"allow\": [{\"name\": \"*.example.net\", \"ports\": [443]}]}");
+        assert_return_code(egress_state_load_policy(s, run, &set, &fresh, &reason), 0);
+        assert_string_not_equal(egress_policy_digest(fresh), run->digest);
+
+        put("/etc/anchorhold/policy/egress/some.json", "{");
+        assert_int_equal(egress_state_load_policy(s, run, &set, &fresh, &reason), EGRESS_STATE_E_NO_POLICY);
+        assert_non_null(reason);
+        egress_state_free(s);
+}
+
+/* Another version's database is not read as if it were this one's. */
+static void test_another_version(void **state) {
+        EgressState *s = reopen(NULL);
+        char path[128];
+        Db *db;
+
+        (void) enroll(s, RUN_A, "work");
+        egress_state_free(s);
+        (void) snprintf(path, sizeof(path), "%s/egress.db", dir);
+        assert_return_code(db_open(&db, path), 0);
+        assert_return_code(db_exec(db, "PRAGMA user_version = 1"), 0);
+        db_close(db);
+        s = reopen(NULL);
+        assert_int_equal(egress_state_count(s), 0);
+        (void) enroll(s, RUN_A, "work");
+        s = reopen(s);
+        assert_int_equal(egress_state_count(s), 1);
         egress_state_free(s);
 }
 
@@ -240,6 +329,9 @@ int main(void) {
                 cmocka_unit_test_setup_teardown(test_frozen, setup, teardown),
                 cmocka_unit_test_setup_teardown(test_names, setup, teardown),
                 cmocka_unit_test_setup_teardown(test_grants, setup, teardown),
+                cmocka_unit_test_setup_teardown(test_change, setup, teardown),
+                cmocka_unit_test_setup_teardown(test_files_read_anew, setup, teardown),
+                cmocka_unit_test_setup_teardown(test_another_version, setup, teardown),
         };
 
         return cmocka_run_group_tests(tests, NULL, NULL);

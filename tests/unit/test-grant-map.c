@@ -171,35 +171,71 @@ static void test_revoke_cgroup(void **state) {
         assert_int_equal(fakes[LIVE].n, 0);
 }
 
+static int claim(GrantMap *m, uint64_t cgroup, const char *address, uint16_t port, uint64_t *ret_id) {
+        struct in_addr a;
+
+        assert_int_equal(inet_pton(AF_INET, address, &a), 1);
+        return grant_map_claim(m, cgroup, AF_INET, &a, port, IPPROTO_TCP, ret_id);
+}
+
 static void test_adopt(void **state) {
         _cleanup_(grant_map_freep) GrantMap *m = NULL;
-        uint64_t old, fresh;
-        size_t adopted;
+        uint64_t old, one, two, fresh;
+        size_t unclaimed;
 
         assert_int_equal(grant_map_open(&m, "/x"), 0);
         old = add(m, 7, "203.0.113.5", 443, 100);
+        (void) add(m, 7, "203.0.113.6", 443, 100);
         m = grant_map_free(m);
 
         /* after a crash: connections go on, no new ones */
         assert_int_equal(grant_map_open(&m, "/x"), 0);
-        assert_int_equal(grant_map_count(m, &adopted), 0);
-        assert_int_equal(adopted, 1);
-        assert_int_equal(fakes[LIVE].n, 1);
+        assert_int_equal(grant_map_count(m, &unclaimed), 0);
+        assert_int_equal(unclaimed, 2);
+        assert_int_equal(fakes[LIVE].n, 2);
         assert_int_equal(fakes[GRANTS].n, 0);
         assert_int_equal(grant_map_release(m, old), -ENOENT);
 
+        /* two grants of before shared one entry; the other entry is nobody's */
+        assert_int_equal(claim(m, 7, "203.0.113.5", 443, &one), 0);
+        assert_int_equal(claim(m, 7, "203.0.113.5", 443, &two), 0);
+        assert_int_equal(claim(m, 8, "203.0.113.5", 443, &fresh), -ENOENT);
+        assert_true(one > old && two > one);
+        assert_int_equal(grant_map_settle(m), 1);
+        assert_int_equal(grant_map_count(m, &unclaimed), 2);
+        assert_int_equal(unclaimed, 0);
+        assert_int_equal(fakes[LIVE].n, 1);
+        assert_int_equal(fakes[GRANTS].n, 0); /* claimed is not opened */
+
         /* a new grant for the same place opens it again; its release does not cut the older connections */
         fresh = add(m, 7, "203.0.113.5", 443, 300);
-        assert_true(fresh > old);
         assert_int_equal(fakes[GRANTS].n, 1);
         assert_int_equal(grant_map_release(m, fresh), 0);
-        assert_int_equal(fakes[GRANTS].n, 0);
+        assert_int_equal(grant_map_release(m, one), 0);
         assert_int_equal(fakes[LIVE].n, 1);
 
-        assert_int_equal(grant_map_revoke_cgroup(m, 7), 1);
+        /* the last of them does */
+        assert_int_equal(grant_map_release(m, two), 0);
         assert_int_equal(fakes[LIVE].n, 0);
-        assert_int_equal(grant_map_count(m, &adopted), 0);
-        assert_int_equal(adopted, 0);
+        assert_int_equal(fakes[GRANTS].n, 0);
+}
+
+/* A grant that cannot be opened leaves alone what is there. */
+static void test_full_after_a_crash(void **state) {
+        _cleanup_(grant_map_freep) GrantMap *m = NULL;
+        struct in_addr a = { htonl(0xcb007105) };
+        uint64_t one, id;
+
+        assert_int_equal(grant_map_open(&m, "/x"), 0);
+        (void) add(m, 7, "203.0.113.5", 443, 100);
+        m = grant_map_free(m);
+        assert_int_equal(grant_map_open(&m, "/x"), 0);
+        assert_int_equal(claim(m, 7, "203.0.113.5", 443, &one), 0);
+        fakes[GRANTS].limit = 0;
+        assert_int_equal(grant_map_add(m, 7, AF_INET, &a, 443, IPPROTO_TCP, 100, &id), -ENOSPC);
+        assert_int_equal(fakes[LIVE].n, 1);
+        assert_int_equal(grant_map_release(m, one), 0);
+        assert_int_equal(fakes[LIVE].n, 0);
 }
 
 static void test_full(void **state) {
@@ -242,6 +278,7 @@ int main(void) {
                 cmocka_unit_test_setup(test_share, setup),
                 cmocka_unit_test_setup(test_revoke_cgroup, setup),
                 cmocka_unit_test_setup(test_adopt, setup),
+                cmocka_unit_test_setup(test_full_after_a_crash, setup),
                 cmocka_unit_test_setup(test_full, setup),
                 cmocka_unit_test_setup(test_refused, setup),
         };

@@ -1,0 +1,175 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+
+/* Connections that somebody may make, or has made. What is written down of them is enough to close each of them after a crash. */
+
+#include <errno.h>
+#include <string.h>
+
+#include "egress/egress-state-private.h"
+#include "util/log.h"
+
+static EgressGrant *grant_free(EgressGrant *g) {
+        if (!g)
+                return NULL;
+
+        free(g->unit);
+        free(g->name);
+        free(g->rule);
+        free(g->method);
+        free(g->path);
+        free(g);
+        return NULL;
+}
+DEFINE_CLEANUP(EgressGrant *, grant_free)
+
+static int grant_new(EgressGrant **ret, EgressRun *run, const char *unit, uint64_t cgroup, const char *name, uint16_t port, const char *rule) {
+        _cleanup_(grant_freep) EgressGrant *g = NULL;
+
+        g = calloc(1, sizeof(*g));
+        if (!g)
+                return -ENOMEM;
+
+        g->run = run;
+        g->cgroup = cgroup;
+        g->port = port;
+        g->unit = strdup(unit);
+        g->name = strdup(name);
+        g->rule = strdup(rule);
+        if (!g->unit || !g->name || !g->rule)
+                return -ENOMEM;
+
+        *ret = TAKE_PTR(g);
+        return 0;
+}
+
+static void run_link_grant(EgressRun *run, EgressGrant *g) {
+        g->next = run->grants;
+        run->grants = g;
+        run->n_grants++;
+}
+
+/* "203.0.113.1 2001:db8::1"; the caller's. */
+static char *addresses_to_text(const Address *addresses, size_t n) {
+        char text[GRANT_ADDRESSES_MAX * (ADDRESS_TEXT_SIZE + 1)] = "", *p = text;
+
+        for (size_t i = 0; i < n; i++) {
+                char one[ADDRESS_TEXT_SIZE];
+
+                p = stpcpy(stpcpy(p, i > 0 ? " " : ""), address_format(&addresses[i], one));
+        }
+        return strdup(text);
+}
+
+static void addresses_from_text(const char *text, EgressGrant *g) {
+        while (*text && g->n_addresses < GRANT_ADDRESSES_MAX) {
+                size_t n = strcspn(text, " ");
+                char one[ADDRESS_TEXT_SIZE];
+
+                if (n < sizeof(one)) {
+                        memcpy(one, text, n);
+                        one[n] = '\0';
+                        g->n_addresses += address_parse(one, &g->addresses[g->n_addresses]) >= 0;
+                }
+                text += n + (text[n] == ' ');
+        }
+}
+
+int egress_run_load_grants(EgressState *s, EgressRun *run) {
+        _cleanup_(db_stmt_donep) DbStmt *q = NULL;
+        int r;
+
+        r = db_query(s->db, &q, "SELECT id, unit, cgroup, name, port, rule, addresses FROM grant_ WHERE run = ?", DB_ARGS(DB_TEXT(run->id)));
+        if (r < 0)
+                return r;
+        while ((r = db_step(q)) > 0) {
+                EgressGrant *g;
+
+                r = grant_new(&g, run, db_column_text(q, 1), (uint64_t) db_column_int(q, 2), db_column_text(q, 3),
+                              (uint16_t) db_column_int(q, 4), db_column_text(q, 5));
+                if (r < 0)
+                        return r;
+                g->id = (uint64_t) db_column_int(q, 0);
+                addresses_from_text(db_column_text(q, 6), g);
+                run_link_grant(run, g);
+        }
+        return r;
+}
+
+void egress_run_grants_done(EgressRun *run) {
+        while (run->grants) {
+                EgressGrant *g = run->grants;
+
+                run->grants = g->next;
+                (void) grant_free(g);
+        }
+        run->n_grants = 0;
+}
+
+int egress_run_add_grant(EgressState *s, EgressRun *run, const char *unit, uint64_t cgroup, const char *name, uint16_t port,
+                         const char *rule, const Address *addresses, const uint64_t *fence, size_t n_fence, EgressGrant **ret) {
+        _cleanup_(grant_freep) EgressGrant *g = NULL;
+        _cleanup_free_ char *text = NULL;
+        int r;
+
+        if (run->n_grants >= RUN_GRANTS_MAX || n_fence > GRANT_ADDRESSES_MAX)
+                return -ENOSPC;
+
+        r = grant_new(&g, run, unit, cgroup, name, port, rule);
+        if (r < 0)
+                return r;
+        memcpy(g->fence, fence, n_fence * sizeof(*fence));
+        memcpy(g->addresses, addresses, n_fence * sizeof(*addresses));
+        g->n_fence = g->n_addresses = n_fence;
+        text = addresses_to_text(addresses, n_fence);
+        if (!text)
+                return -ENOMEM;
+
+        r = db_run(s->db, "INSERT INTO grant_(run, unit, cgroup, name, port, rule, addresses) VALUES(?, ?, ?, ?, ?, ?, ?)",
+                   DB_ARGS(DB_TEXT(run->id), DB_TEXT(unit), DB_INT(cgroup), DB_TEXT(name), DB_INT(port), DB_TEXT(rule),
+                           DB_TEXT(text)));
+        if (r < 0)
+                return r;
+
+        g->id = (uint64_t) db_last_id(s->db);
+        *ret = g;
+        run_link_grant(run, TAKE_PTR(g));
+        return 0;
+}
+
+EgressGrant *egress_run_find_grant(EgressRun *run, uint64_t id, uint64_t cgroup) {
+        for (EgressGrant *g = run->grants; g; g = g->next)
+                if (g->id == id && g->cgroup == cgroup)
+                        return g;
+        return NULL;
+}
+
+void egress_run_remove_grant(EgressState *s, EgressGrant *grant) {
+        EgressGrant **at = &grant->run->grants;
+        int r;
+
+        r = db_run(s->db, "DELETE FROM grant_ WHERE id = ?", DB_ARGS(DB_INT(grant->id)));
+        if (r < 0)
+                log_warning_errno(r, "grant %lu: cannot be deleted from the database", (unsigned long) grant->id);
+
+        while (*at != grant)
+                at = &(*at)->next;
+        *at = grant->next;
+        grant->run->n_grants--;
+        (void) grant_free(grant);
+}
+
+int egress_grant_set_request(EgressGrant *g, const char *method, const char *path) {
+        _cleanup_free_ char *m = NULL, *p = NULL;
+
+        if (method && path) {
+                m = strdup(method);
+                p = strdup(path);
+                if (!m || !p)
+                        return -ENOMEM;
+        }
+        free(g->method);
+        free(g->path);
+        g->method = TAKE_PTR(m);
+        g->path = TAKE_PTR(p);
+        return 0;
+}
