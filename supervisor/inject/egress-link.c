@@ -31,15 +31,24 @@ struct EgressLink {
         EgressRevoked revoked;
         void *userdata;
         bool heard, lost_now;
+        EgressQuestion *questions; /* owned: those that were not answered */
 };
 
 struct EgressQuestion {
+        EgressQuestion *next, **prev;
         EgressLink *link; /* borrowed */
         EgressDone done;  /* NULL once nobody waits */
         void *userdata;
 };
 
 static int watch(EgressLink *l);
+
+static void question_over(EgressQuestion *q) {
+        *q->prev = q->next;
+        if (q->next)
+                q->next->prev = q->prev;
+        free(q);
+}
 
 static int link_on_silence(sd_event_source *s, uint64_t usec, void *userdata) {
         EgressLink *l = userdata;
@@ -119,6 +128,8 @@ EgressLink *egress_link_free(EgressLink *l) {
         if (!l)
                 return NULL;
         l->client = ipc_client_free(l->client);
+        while (l->questions)
+                question_over(l->questions);
         l->again = sd_event_source_disable_unref(l->again);
         l->silence = sd_event_source_disable_unref(l->silence);
         free(l);
@@ -141,7 +152,10 @@ static void read_addresses(const json_t *list, EgressAnswer *a) {
 }
 
 static void link_on_answer(IpcClient *c, const char *error, json_t *params, bool more, void *userdata) {
-        _cleanup_free_ EgressQuestion *q = userdata;
+        EgressQuestion *q = userdata;
+        EgressLink *l = q->link;
+        EgressDone done = q->done;
+        void *done_userdata = q->userdata;
         EgressAnswer a = { .reason = "unavailable", .rule = "default" };
         const char *verdict, *text;
 
@@ -157,10 +171,11 @@ static void link_on_answer(IpcClient *c, const char *error, json_t *params, bool
         } else if (error)
                 log_warning("egressd did not decide: %s", error);
 
-        if (q->done)
-                q->done(&a, q->userdata);
+        question_over(q);
+        if (done)
+                done(&a, done_userdata);
         else if (a.grant > 0)
-                egress_link_done(q->link, a.grant, 0, 0, 0);
+                egress_link_done(l, a.grant, 0, 0, 0);
 }
 
 int egress_link_ask(EgressLink *l, const char *name, uint16_t port, const char *method, const char *path, int64_t within,
@@ -184,6 +199,12 @@ int egress_link_ask(EgressLink *l, const char *name, uint16_t port, const char *
         r = ipc_client_call_async(l->client, EGRESS "Connect", params, NULL, 0, false, ANSWER_USEC, link_on_answer, q);
         if (r < 0)
                 return r;
+
+        q->next = l->questions;
+        q->prev = &l->questions;
+        if (q->next)
+                q->next->prev = &q->next;
+        l->questions = q;
         *ret = TAKE_PTR(q);
         return 0;
 }

@@ -27,6 +27,7 @@ typedef void (*EgressRevoked)(int64_t grant, void *userdata);
 typedef void (*EgressDone)(const EgressAnswer *answer, void *userdata);
 
 int egress_link_new(EgressLink **ret, sd_event *event, const char *socket_path, EgressLost lost, EgressRevoked revoked, void *userdata);
+/* Questions under way end with it, unanswered, and are not to be freed after. */
 EgressLink *egress_link_free(EgressLink *l);
 DEFINE_CLEANUP(EgressLink *, egress_link_free)
 

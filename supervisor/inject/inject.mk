@@ -5,5 +5,5 @@ LIB_SRCS += supervisor/inject/buffer.c supervisor/inject/credential.c supervisor
             supervisor/inject/mask.c supervisor/inject/notes.c supervisor/inject/substitute.c \
             supervisor/inject/tls.c supervisor/inject/usage-report.c supervisor/inject/usage.c
 PROGRAMS += anchor-inject
-UNIT_TESTS += test-exchange test-http-message test-mask test-substitute test-usage
+UNIT_TESTS += test-exchange test-http-message test-inject-parts test-mask test-substitute test-usage
 FUZZERS += fuzz-http-message fuzz-mask fuzz-usage

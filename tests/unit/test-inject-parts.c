@@ -1,0 +1,386 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+
+/* What inject is made of, below the exchange: leaves, where a credential counts, notes, and the link to egressd. */
+
+#include <openssl/pem.h>
+#include <openssl/x509v3.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "audit/audit-api.h"
+#include "inject/credential.h"
+#include "inject/egress-link.h"
+#include "inject/leaf.h"
+#include "inject/notes.h"
+#include "ipc/ipc.h"
+#include "own-world.h"
+#include "secret/run-ca.h"
+#include "util/json.h"
+
+#define RUN "r0123456789ab"
+#define NAME "api.example.org"
+#define EGRESS "/run/egress.sock"
+#define HOUR 3600000000ULL
+
+/* ---- leaves ---- */
+
+static int verify(const char *ca_pem, X509 *leaf, const char *name) {
+        BIO *bio = BIO_new_mem_buf(ca_pem, -1);
+        X509 *ca = PEM_read_bio_X509(bio, NULL, NULL, NULL);
+        X509_STORE *store = X509_STORE_new();
+        X509_STORE_CTX *ctx = X509_STORE_CTX_new();
+        int r;
+
+        (void) X509_STORE_add_cert(store, ca);
+        (void) X509_STORE_CTX_init(ctx, store, leaf, NULL);
+        (void) X509_VERIFY_PARAM_set1_host(X509_STORE_CTX_get0_param(ctx), name, 0);
+        (void) X509_STORE_CTX_set_purpose(ctx, X509_PURPOSE_SSL_SERVER);
+        r = X509_verify_cert(ctx);
+        X509_STORE_CTX_free(ctx);
+        X509_STORE_free(store);
+        X509_free(ca);
+        BIO_free(bio);
+        return r;
+}
+
+static void test_leaf(void **state) {
+        static const char *const names[] = { NAME, "*.wild.example.org" };
+        _cleanup_(secret_freep) Secret *key = NULL, *other_key = NULL;
+        _cleanup_(leaf_maker_freep) LeafMaker *m = NULL, *wrong = NULL;
+        _cleanup_free_ char *pem = NULL, *other_pem = NULL;
+        X509 *cert, *again, *wild;
+        EVP_PKEY *leaf_key;
+
+        assert_int_equal(run_ca_make(RUN, names, 2, time_realtime() - HOUR, time_realtime() + HOUR, &pem, &key), 0);
+        assert_int_equal(run_ca_make(RUN, names, 2, time_realtime() - HOUR, time_realtime() + HOUR, &other_pem, &other_key), 0);
+        assert_int_equal(leaf_maker_new(&m, pem, key), 0);
+        assert_int_equal(leaf_maker_get(m, NAME, &cert, &leaf_key), 0);
+        assert_int_equal(verify(pem, cert, NAME), 1);
+        assert_int_equal(verify(pem, cert, "other.example.org"), 0);
+        assert_int_equal(verify(other_pem, cert, NAME), 0);
+        assert_int_equal(X509_check_private_key(cert, leaf_key), 1);
+        assert_true(X509_check_ca(cert) == 0); /* it can sign for nobody */
+        assert_int_equal(leaf_maker_get(m, NAME, &again, &leaf_key), 0);
+        assert_ptr_equal(cert, again); /* made once */
+        assert_int_equal(leaf_maker_get(m, "a.wild.example.org", &wild, &leaf_key), 0);
+        assert_int_equal(verify(pem, wild, "a.wild.example.org"), 1);
+
+        /* more than are kept: still right */
+        for (unsigned i = 0; i < 200; i++) {
+                char name[64];
+
+                (void) snprintf(name, sizeof(name), "n%u.wild.example.org", i);
+                assert_int_equal(leaf_maker_get(m, name, &wild, &leaf_key), 0);
+        }
+        assert_int_equal(verify(pem, wild, "n199.wild.example.org"), 1);
+
+        assert_int_equal(leaf_maker_new(&wrong, pem, other_key), -EBADMSG);
+        assert_int_equal(leaf_maker_new(&wrong, "no certificate", key), -EBADMSG);
+        assert_null(wrong);
+}
+
+/* A name that the CA does not admit gets nothing that any client would take. */
+static void test_leaf_constraints(void **state) {
+        static const char *const names[] = { NAME };
+        _cleanup_(leaf_maker_freep) LeafMaker *m = NULL;
+        _cleanup_(secret_freep) Secret *key = NULL;
+        _cleanup_free_ char *pem = NULL;
+        EVP_PKEY *leaf_key;
+        X509 *cert = NULL;
+
+        assert_int_equal(run_ca_make(RUN, names, 1, time_realtime() - HOUR, time_realtime() + HOUR, &pem, &key), 0);
+        assert_int_equal(leaf_maker_new(&m, pem, key), 0);
+        assert_int_equal(leaf_maker_get(m, "evil.example.com", &cert, &leaf_key), -EACCES);
+        assert_null(cert);
+        assert_int_equal(leaf_maker_get(m, NAME, &cert, &leaf_key), 0);
+}
+
+/* ---- credentials ---- */
+
+static json_t *parse(const char *text) {
+        json_t *j = NULL;
+
+        assert_int_equal(json_parse(text, strlen(text), &j, NULL), 0);
+        return j;
+}
+
+static void test_credential(void **state) {
+        static const char *const broken[] = {
+                "{}", "{\"hosts\": \"x\", \"ports\": [443], \"places\": []}", "{\"hosts\": [\"x\"], \"ports\": [443]}",
+                "{\"hosts\": [\"x\"], \"ports\": [443], \"places\": [{\"cookie\": \"a\"}]}", "{\"hosts\": [\"x\"], \"ports\": [443], \"places\": [7]}",
+        };
+        _cleanup_json_ json_t *rule = parse("{\"hosts\": [\"" NAME "\"], \"ports\": [443, 8443], \"methods\": [\"GET\", \"POST\"], \"paths\": [\"/v1/\"],"
+                                            " \"places\": [{\"header\": \"x-api-key\"}, {\"bearer\": true}]}");
+        RunCredential source = { .rule = rule };
+        InjectCredential c;
+
+        assert_int_equal(inject_credential_init(&c, &source), 0);
+        assert_int_equal(c.n_places, 2);
+        assert_true(inject_credential_covers_host(&c, NAME, 443));
+        assert_true(inject_credential_covers_host(&c, "API.Example.org", 8443));
+        assert_false(inject_credential_covers_host(&c, NAME, 80));
+        assert_false(inject_credential_covers_host(&c, "x." NAME, 443));
+        assert_false(inject_credential_covers_host(&c, NAME ".evil.com", 443));
+        assert_false(inject_credential_covers_host(&c, "", 443));
+        assert_true(inject_credential_covers_request(&c, "GET", "/v1/messages?x=/v2"));
+        assert_false(inject_credential_covers_request(&c, "get", "/v1/messages"));
+        assert_false(inject_credential_covers_request(&c, "DELETE", "/v1/messages"));
+        assert_false(inject_credential_covers_request(&c, "GET", "/v2/"));
+        assert_false(inject_credential_covers_request(&c, "GET", "/v1/../admin"));
+        assert_false(inject_credential_covers_request(&c, "GET", "/v1/%2e%2e/admin"));
+        assert_false(inject_credential_covers_request(&c, "GET", "http://" NAME "/v1/"));
+
+        for (size_t i = 0; i < ELEMENTSOF(broken); i++) {
+                _cleanup_json_ json_t *j = parse(broken[i]);
+
+                source.rule = j;
+                assert_int_equal(inject_credential_init(&c, &source), -EBADMSG);
+        }
+}
+
+/* ---- notes and the link ---- */
+
+typedef struct World {
+        sd_event *event;
+        IpcServer *audit, *egress;
+        AuditClient *client;
+        EgressLink *link;
+        IpcCall *watch, *held;
+        char *audited;       /* owned */
+        unsigned n_audited, n_answers, n_lost, n_done;
+        bool hold;
+        const char *verdict;
+        json_int_t revoked, done;
+        bool pass;
+        char reason[32], first[64];
+        json_int_t grant;
+} World;
+
+static int on_append(IpcCall *call, json_t *params, void *userdata) {
+        World *w = userdata;
+        _cleanup_free_ char *text = json_canonical(params);
+        char *more = text_format("%s%s\n", w->audited ?: "", text);
+
+        free(w->audited);
+        w->audited = more;
+        w->n_audited++;
+        return ipc_call_reply(call, json_pack("{s:i, s:s}", "seq", 1, "hash", "00"));
+}
+
+static int answer(World *w, IpcCall *call) {
+        if (strcmp(w->verdict, "pass") != 0)
+                return ipc_call_reply(call, json_pack("{s:s, s:s, s:s, s:n, s:n}", "verdict", w->verdict, "reason", "method", "rule", "r", "grant", "addresses"));
+        return ipc_call_reply(call, json_pack("{s:s, s:s, s:s, s:i, s:[ssi]}", "verdict", "pass", "reason", "allowed", "rule", "r", "grant", 7,
+                                              "addresses", "203.0.113.7", "203.0.113.8", 9));
+}
+
+static int on_connect(IpcCall *call, json_t *params, void *userdata) {
+        World *w = userdata;
+
+        if (w->hold) {
+                w->held = ipc_call_ref(call);
+                return 0;
+        }
+        return answer(w, call);
+}
+
+static int on_done(IpcCall *call, json_t *params, void *userdata) {
+        World *w = userdata;
+
+        w->n_done++;
+        w->done = json_integer_value(json_object_get(params, "grant"));
+        return ipc_call_reply(call, NULL);
+}
+
+static int on_watch(IpcCall *call, json_t *params, void *userdata) {
+        World *w = userdata;
+
+        ipc_call_unref(w->watch);
+        w->watch = ipc_call_ref(call);
+        return ipc_call_notify(call, json_pack("{s:i}", "heartbeat", 1));
+}
+
+static const IpcMethod audit_methods[] = { { AUDIT_INTERFACE ".Append", PEER_ROOT, on_append }, {} };
+static const IpcMethod egress_methods[] = {
+        { "io.anchorhold.Egress.Connect", PEER_ROOT, on_connect },
+        { "io.anchorhold.Egress.Done", PEER_ROOT, on_done },
+        { "io.anchorhold.Egress.Watch", PEER_ROOT, on_watch },
+        {},
+};
+
+static void on_lost(void *userdata) {
+        World *w = userdata;
+
+        w->n_lost++;
+}
+
+static void on_revoked(int64_t grant, void *userdata) {
+        World *w = userdata;
+
+        w->revoked = grant;
+}
+
+static void on_answer(const EgressAnswer *a, void *userdata) {
+        World *w = userdata;
+
+        w->n_answers++;
+        w->pass = a->pass;
+        w->grant = a->grant;
+        (void) snprintf(w->reason, sizeof(w->reason), "%s", a->reason);
+        (void) snprintf(w->first, sizeof(w->first), "%s", a->n_addresses > 0 ? a->addresses[0] : "");
+        assert_true(a->n_addresses <= 2); /* what is no text is no address */
+}
+
+static IpcServer *serve(World *w, const IpcMethod *methods, const char *path) {
+        IpcServer *s = NULL;
+
+        assert_int_equal(ipc_server_new(&s, w->event, methods, w), 0);
+        assert_true(ipc_server_listen_fd(s, own_world_listen(path)) >= 0);
+        return s;
+}
+
+static int set_up(void **state) {
+        World *w = calloc(1, sizeof(*w));
+
+        w->verdict = "pass";
+        assert_int_equal(sd_event_new(&w->event), 0);
+        w->audit = serve(w, audit_methods, AUDIT_SOCKET);
+        w->egress = serve(w, egress_methods, EGRESS);
+        assert_int_equal(audit_client_new(&w->client, w->event), 0);
+        assert_int_equal(egress_link_new(&w->link, w->event, EGRESS, on_lost, on_revoked, w), 0);
+        UNTIL(w->event, w->watch);
+        *state = w;
+        return 0;
+}
+
+static int tear_down(void **state) {
+        World *w = *state;
+
+        egress_link_free(w->link);
+        audit_client_free(w->client);
+        ipc_call_unref(w->watch);
+        ipc_call_unref(w->held);
+        ipc_server_free(w->audit);
+        ipc_server_free(w->egress);
+        sd_event_unref(w->event);
+        free(w->audited);
+        free(w);
+        return 0;
+}
+
+/* The first of a kind at once, the others as a number when the time is over, or the notes end. */
+static void test_notes(void **state) {
+        World *w = *state;
+        Notes *n = NULL;
+
+        assert_int_equal(notes_new(&n, w->event, w->client, RUN), 0);
+        for (unsigned i = 0; i < 5; i++)
+                notes_add(n, "conn.deny", "a", json_pack("{s:s}", "name", "a"));
+        notes_add(n, "conn.deny", "b", json_pack("{s:s}", "name", "b"));
+        notes_add(n, "credential.misuse", "a", json_pack("{s:s}", "name", "c"));
+        UNTIL(w->event, w->n_audited == 3);
+        run_for(w->event, 10000);
+        assert_int_equal(w->n_audited, 3);
+        assert_non_null(strstr(w->audited, "\"count\":1"));
+
+        /* more kinds than there is room for: none is lost, and none is held for ever */
+        for (unsigned i = 0; i < 300; i++) {
+                char key[16];
+
+                (void) snprintf(key, sizeof(key), "k%u", i);
+                notes_add(n, "conn.deny", key, json_pack("{s:s}", "name", key));
+        }
+        notes_free(n);
+        UNTIL(w->event, w->n_audited == 304); /* and the four that were only counted */
+        assert_non_null(strstr(w->audited, "\"count\":4"));
+        assert_non_null(strstr(w->audited, "\"name\":\"k299\""));
+}
+
+static void ask(World *w) {
+        EgressQuestion *q = NULL;
+
+        assert_int_equal(egress_link_ask(w->link, NAME, 443, "GET", "/", 0, on_answer, w, &q), 0);
+        assert_non_null(q);
+}
+
+static void test_link(void **state) {
+        World *w = *state;
+
+        ask(w);
+        UNTIL(w->event, w->n_answers == 1);
+        assert_true(w->pass);
+        assert_int_equal(w->grant, 7);
+        assert_string_equal(w->first, "203.0.113.7");
+        w->verdict = "deny";
+        ask(w);
+        UNTIL(w->event, w->n_answers == 2);
+        assert_false(w->pass);
+        assert_string_equal(w->reason, "method");
+        w->verdict = "perhaps"; /* whatever is not a pass is none */
+        ask(w);
+        UNTIL(w->event, w->n_answers == 3);
+        assert_false(w->pass);
+
+        assert_int_equal(ipc_call_notify(w->watch, json_pack("{s:i, s:[i]}", "heartbeat", 2, "revoked", 7)), 0);
+        UNTIL(w->event, w->revoked == 7);
+        egress_link_done(w->link, 7, 1, 2, 3);
+        egress_link_done(w->link, 0, 1, 2, 3); /* none was given */
+        UNTIL(w->event, w->done == 7);
+        run_for(w->event, 10000);
+        assert_int_equal(w->n_done, 1);
+
+        w->watch = ipc_call_unref(w->watch);
+        w->egress = ipc_server_free(w->egress);
+        ask(w);
+        UNTIL(w->event, w->n_answers == 4);
+        assert_false(w->pass);
+        assert_string_equal(w->reason, "unavailable");
+}
+
+/* Whoever asked is gone: the grant that comes all the same is given back. */
+static void test_forgotten_question(void **state) {
+        EgressQuestion *q = NULL;
+        World *w = *state;
+
+        w->hold = true;
+        assert_int_equal(egress_link_ask(w->link, NAME, 443, "GET", "/", 0, on_answer, w, &q), 0);
+        UNTIL(w->event, w->held);
+        q = egress_question_free(q);
+        assert_int_equal(answer(w, w->held), 0);
+        UNTIL(w->event, w->done == 7);
+        assert_int_equal(w->n_answers, 0);
+}
+
+/* It ends while questions are under way. */
+static void test_ends_asking(void **state) {
+        World *w = *state;
+
+        w->hold = true;
+        ask(w);
+        UNTIL(w->event, w->held);
+        w->link = egress_link_free(w->link);
+        assert_int_equal(w->n_answers, 0);
+}
+
+static int enter_world(void **state) {
+        own_world_enter(0);
+        return 0;
+}
+
+int main(void) {
+        const struct CMUnitTest tests[] = {
+                cmocka_unit_test(test_leaf),
+                cmocka_unit_test(test_leaf_constraints),
+                cmocka_unit_test(test_credential),
+                cmocka_unit_test_setup_teardown(test_notes, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_link, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_forgotten_question, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_ends_asking, set_up, tear_down),
+        };
+
+        return cmocka_run_group_tests(tests, enter_world, NULL);
+}
