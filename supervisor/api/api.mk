@@ -4,4 +4,4 @@ LIB_SRCS += supervisor/api/enforcers.c supervisor/api/event-log.c supervisor/api
             supervisor/api/operator-submit.c supervisor/api/outbox.c supervisor/api/run-api.c supervisor/api/scheduler.c supervisor/api/spec.c \
             supervisor/api/store.c supervisor/api/template.c supervisor/api/units.c
 PROGRAMS += anchord
-UNIT_TESTS += test-flow test-flow-resume test-manager test-spec test-store test-units
+UNIT_TESTS += test-event-log test-flow test-flow-resume test-manager test-spec test-store test-units
