@@ -442,12 +442,30 @@ static int on_imported(IpcCall *call, json_t *params, void *userdata) {
         return 0;
 }
 
+/* From anchor-check@: what makes the run end is its unit; this is the reason. */
+static int on_mismatch(IpcCall *call, json_t *params, void *userdata) {
+        _cleanup_free_ char *text = NULL, *reason = NULL;
+        Manager *m = userdata;
+        Flow *f = find_flow(m, call);
+
+        if (!f || !flow_accepts_run(f))
+                return no_run(call);
+
+        text = bounded(get(params, "reason"), REASON_MAX);
+        reason = text ? text_format("enforcement.mismatch: %s", text) : NULL;
+        if (!reason)
+                return -ENOMEM;
+        (void) flow_on_finish(f, "error", reason, NULL);
+        return ipc_call_reply(call, NULL);
+}
+
 const IpcMethod run_methods[] = {
         { "io.anchorhold.Run.GetSpec", PEER_RUN, on_get_spec },
         { "io.anchorhold.Run.GetImport", PEER_IMPORT, on_get_import },
         { "io.anchorhold.Run.Event", PEER_RUN, on_event },
         { "io.anchorhold.Run.Output", PEER_RUN, on_output },
         { "io.anchorhold.Run.Finish", PEER_RUN, on_finish },
+        { "io.anchorhold.Run.Mismatch", PEER_CHECK, on_mismatch },
         { "io.anchorhold.Run.Imported", PEER_IMPORT, on_imported },
         { "io.anchorhold.Run.AddUsage", PEER_INJECT, on_add_usage },
         {},

@@ -95,6 +95,10 @@ static const AuditEvent events[] = {
           "{enforcer} does not answer[: {reason}]" },
         { "enforcer.back", PEER_ANCHORD | PEER_EGRESSD, 0, LOG_NOTICE, "68a767b7bf564268a8825095a78304b9",
           "{enforcer} answers again" },
+        { "enforcement.mismatch", PEER_CHECK, AUDIT_NEEDS_RUN, LOG_ERR, "6b47aa450ba75c3a887ecb4826a3cf9e",
+          "Run {run} is stopped: its enforcers do not agree[: {reason}]" },
+        { "egress.totals", PEER_NET, AUDIT_NEEDS_RUN, LOG_INFO, "db397e06a93f57b9bfef2ba8f84a7f54",
+          "Run {run}: {rejected} packets of the guest were rejected, {logged} of them logged one by one" },
         { "approval.recorded", PEER_OPERATOR, AUDIT_NEEDS_ITEM, LOG_NOTICE, "4ee32c36a9f04024aa7b4c44e1c4a846",
           "{actor} gave the verdict {verdict} on item {item}[, commit {commit}][: {reason}]" },
 };

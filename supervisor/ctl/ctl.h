@@ -147,6 +147,9 @@ char *ctl_text(const json_t *object, const char *key, const char *missing);
 /* Borrowed and not escaped; NULL if it is not there. */
 const char *ctl_string(const json_t *object, const char *key);
 
+/* Any value on one line, escaped; the caller's. */
+char *ctl_value_text(const json_t *value);
+
 /* The words of an array, with blanks between; not escaped; the caller's, NULL when out of memory. */
 char *ctl_join(const json_t *words);
 

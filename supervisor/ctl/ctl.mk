@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 LIB_SRCS += supervisor/ctl/ctl.c \
             supervisor/ctl/ctl-audit.c \
+            supervisor/ctl/ctl-doctor.c \
             supervisor/ctl/ctl-egress.c \
             supervisor/ctl/ctl-follow.c \
             supervisor/ctl/ctl-format.c \

@@ -308,6 +308,7 @@ const IpcMethod egressd_methods[] = {
         { "io.anchorhold.Egress.Refused",  PEER_PROXY,                   on_refused },
         { "io.anchorhold.Egress.Look",     PEER_PROXY,                   egressd_on_look },
         { "io.anchorhold.Egress.Connect",  PEER_PROXY | PEER_INJECT,     egressd_on_connect },
+        { "io.anchorhold.Egress.Judge",    PEER_CHECK,                   egressd_on_judge },
         { "io.anchorhold.Egress.Done",     PEER_PROXY | PEER_INJECT,     egressd_on_done },
         { "io.anchorhold.Egress.Watch",    PEER_PROXY | PEER_INJECT,     on_watch },
         { "io.anchorhold.Egress.Amend",    PEER_OPERATOR,                egressd_on_amend },

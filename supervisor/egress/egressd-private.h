@@ -107,6 +107,9 @@ int egressd_on_reload(IpcCall *call, json_t *params, void *userdata);
 /* egressd-explain.c */
 int egressd_on_explain(IpcCall *call, json_t *params, void *userdata);
 
+/* egressd-judge.c */
+int egressd_on_judge(IpcCall *call, json_t *params, void *userdata);
+
 /* egressd-methods.c */
 int egressd_refuse_bad_input(IpcCall *call, JsonReader *r);
 extern const IpcMethod egressd_methods[];

@@ -68,6 +68,7 @@ static const struct {
         { "anchor-run",     'r', PEER_RUN     },
         { "anchor-import",  'r', PEER_IMPORT  },
         { "anchor-publish", 'i', PEER_PUBLISH },
+        { "anchor-check",   'r', PEER_CHECK   },
 };
 
 static bool ends_with(const char *s, size_t length, const char *suffix) {

@@ -28,6 +28,7 @@ typedef enum PeerRole {
         PEER_RUN      = 1 << 11,
         PEER_IMPORT   = 1 << 12,
         PEER_PUBLISH  = 1 << 13,
+        PEER_CHECK    = 1 << 14,
 } PeerRole;
 
 typedef struct Peer {

@@ -275,7 +275,18 @@ static int try_probes(CheckTwin *w, CheckTable *t) {
 
 /* ---- the run's own ---- */
 
-static void first_difference(const char *a, const char *b, char ret[static 160]) {
+#define DIFFERENCE_SIZE 160
+
+static int shown(const char *line) {
+        size_t n = strcspn(line, "\n");
+
+        return (int) (n < DIFFERENCE_SIZE - 20 ? n : DIFFERENCE_SIZE - 20);
+}
+
+/* The first line in which they differ: of the twin's, if the other has it nowhere. */
+static void first_difference(const char *wanted, const char *found, char ret[static DIFFERENCE_SIZE]) {
+        const char *a = wanted, *b = found;
+
         while (*a && *b) {
                 size_t n = strcspn(a, "\n"), m = strcspn(b, "\n");
 
@@ -284,16 +295,17 @@ static void first_difference(const char *a, const char *b, char ret[static 160])
                 a += n + (a[n] == '\n');
                 b += m + (b[m] == '\n');
         }
-        if (*b)
-                (void) snprintf(ret, 160, "there is: %.*s", (int) (strcspn(b, "\n") < 140 ? strcspn(b, "\n") : 140), b);
+
+        if (*a && !memmem(found, strlen(found), a, strcspn(a, "\n") + 1))
+                (void) snprintf(ret, DIFFERENCE_SIZE, "missing: %.*s", shown(a), a);
         else
-                (void) snprintf(ret, 160, "missing: %.*s", (int) (strcspn(a, "\n") < 140 ? strcspn(a, "\n") : 140), a);
+                (void) snprintf(ret, DIFFERENCE_SIZE, "there is: %.*s", shown(b), b);
 }
 
 static int compare(CheckTwin *w, const char *run, CheckTable *t) {
         _cleanup_free_ char *path = NULL, *found = NULL;
         _cleanup_fd_ int fd = -1;
-        char difference[160];
+        char difference[DIFFERENCE_SIZE];
         int r, k;
 
         path = text_format("/run/netns/anchor-%s", run);

@@ -6,6 +6,7 @@ LIB_SRCS += \
 	supervisor/net/cgroup.c \
 	supervisor/net/check-cgroup.c \
 	supervisor/net/check-guest.c \
+	supervisor/net/check-run.c \
 	supervisor/net/check.c \
 	supervisor/net/fence-counts.c \
 	supervisor/net/fence-inspect.c \
@@ -19,6 +20,6 @@ LIB_SRCS += \
 	supervisor/net/uplink.c \
 	supervisor/net/warden.c
 
-PROGRAMS += anchor-bpf anchor-fence anchor-net anchor-warden
+PROGRAMS += anchor-bpf anchor-check anchor-fence anchor-net anchor-warden
 
 UNIT_TESTS += test-cgroup test-fence-address test-fence-kernel test-grant-map test-run-net

@@ -340,3 +340,35 @@ unsigned egress_policy_name_budget(const EgressPolicy *p, const char *name, cons
                 *ret_pattern = counts->pattern;
         return counts->max_names;
 }
+
+static bool names_port(const EgressRules *set, uint16_t port) {
+        for (size_t i = 0; set && i < set->n_allow; i++)
+                for (size_t k = 0; k < set->rules[i].n_ports; k++)
+                        if (set->rules[i].ports[k].port == port)
+                                return true;
+        return false;
+}
+
+bool egress_policy_example(const EgressPolicy *p, char ret_name[static 254], uint16_t *ret_port, uint16_t *ret_unlisted) {
+        const EgressRules *sets[] = { p->files, p->live };
+        uint16_t unlisted = 1;
+
+        while (unlisted < UINT16_MAX && (names_port(p->files, unlisted) || names_port(p->live, unlisted)))
+                unlisted++;
+
+        for (size_t s = 0; s < ELEMENTSOF(sets); s++)
+                for (size_t i = 0; sets[s] && i < sets[s]->n_allow; i++) {
+                        const EgressRule *rule = &sets[s]->rules[i];
+                        EgressDecision d;
+
+                        if (rule->subject != EGRESS_EXACT || rule->n_ports == 0 || egress_normalise_name(rule->pattern, ret_name) < 0)
+                                continue;
+                        egress_policy_decide(p, ret_name, rule->ports[0].port, NULL, NULL, &d);
+                        if (d.verdict == EGRESS_DENY) /* a denial has the last word */
+                                continue;
+                        *ret_port = rule->ports[0].port;
+                        *ret_unlisted = unlisted;
+                        return true;
+                }
+        return false;
+}

@@ -79,6 +79,9 @@ void egress_policy_decide(const EgressPolicy *p, const char *name, uint16_t port
 /* {"verdict", "reason", "rule", "file", "line"} and, if there are such, "protocol", "who"; NULL when out of memory. */
 json_t *egress_decision_to_json(const EgressDecision *d);
 
+/* Some name without a wildcard that is allowed at *ret_port, and a port that no allow rule names. False if there is none. */
+bool egress_policy_example(const EgressPolicy *p, char ret_name[static 254], uint16_t *ret_port, uint16_t *ret_unlisted);
+
 /* Over what is allowed and denied, in hexadecimal. The same for two policies that decide alike; a live rule changes it. */
 const char *egress_policy_digest(const EgressPolicy *p);
 
