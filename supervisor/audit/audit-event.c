@@ -59,7 +59,7 @@ static const AuditEvent events[] = {
           "Run {run} opened a connection to {name}:{port}[, {verdict}]" },
         { "conn.close", PEER_EGRESSD | PEER_PROXY | PEER_INJECT, AUDIT_NEEDS_RUN, LOG_INFO, "3b3637a4ee6a489d813448f8098710af",
           "Run {run} closed a connection[ to {name}][:{port}][, {bytes_in} bytes in][, {bytes_out} out][: {reason}]" },
-        { "conn.deny", PEER_PROXY | PEER_INJECT | PEER_NET, AUDIT_NEEDS_RUN, LOG_NOTICE, "903503554da64fbcba4b7ea34092a86d",
+        { "conn.deny", PEER_PROXY | PEER_INJECT | PEER_NETLOG, AUDIT_NEEDS_RUN, LOG_NOTICE, "903503554da64fbcba4b7ea34092a86d",
           "Run {run} was denied a connection[ to {name}][:{port}][: {reason}][ (×{count})]" },
         { "model.call", PEER_INJECT, AUDIT_NEEDS_RUN, LOG_INFO, "66920dc6ac4e4c1cb0949d2574903767",
           "Run {run} called a model[ {model}][ of {provider}][, status {status}][, {input_tokens} tokens in][, {output_tokens} out][, {cost_microusd} microdollars]" },

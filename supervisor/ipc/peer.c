@@ -69,6 +69,7 @@ static const struct {
         { "anchor-import",  'r', PEER_IMPORT  },
         { "anchor-publish", 'i', PEER_PUBLISH },
         { "anchor-check",   'r', PEER_CHECK   },
+        { "anchor-netlog",  'r', PEER_NETLOG  },
 };
 
 static bool ends_with(const char *s, size_t length, const char *suffix) {

@@ -29,6 +29,7 @@ typedef enum PeerRole {
         PEER_IMPORT   = 1 << 12,
         PEER_PUBLISH  = 1 << 13,
         PEER_CHECK    = 1 << 14,
+        PEER_NETLOG   = 1 << 15,
 } PeerRole;
 
 typedef struct Peer {

@@ -7,13 +7,16 @@
 #include <netinet/in.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "audit/audit.h"
+#include "net/cgroup.h"
+#include "net/fence-counts.h"
 #include "net/run-net.h"
+#include "net/run-ruleset.h"
 #include "util/cleanup.h"
 #include "util/log.h"
-
-#define DENIED_RULE "guest-network" /* the nftables ruleset itself, see net/run-ruleset.c */
+#include "util/text.h"
 
 static int up(const char *run) {
         const char *step;
@@ -25,55 +28,74 @@ static int up(const char *run) {
         return 0;
 }
 
-static const char *reason_of(const RunNetDenial *d) {
-        switch (d->protocol) {
-        case IPPROTO_TCP:
-                return "literal-address";
-        case IPPROTO_UDP:
-                return "udp";
-        case IPPROTO_ICMP:
-                return "icmp";
-        default:
-                return "protocol";
+/* ---- what the kernel counted, at the end ---- */
+
+static json_t *denied_to_json(const RunNetDenial *denials, size_t n) {
+        _cleanup_json_ json_t *list = json_array();
+        char address[INET_ADDRSTRLEN];
+
+        for (size_t i = 0; i < n; i++) {
+                (void) inet_ntop(AF_INET, denials[i].address, address, sizeof(address));
+                if (json_array_append_new(list, json_pack("{s:i, s:s, s:i, s:I}", "protocol", (int) denials[i].protocol, "name", address, "port",
+                                                          (int) denials[i].port, "packets", (json_int_t) denials[i].packets)) < 0)
+                        return NULL;
         }
+        return TAKE_PTR(list);
 }
 
-/* What the guest tried and the ruleset rejected becomes evidence. Best effort: it was rejected all the
- * same, and a run's end waits for nobody. */
-static void report_denials(const char *run) {
+/* The programs count by the cgroup of the run's slice, in which this process is. */
+static json_t *read_fence_counts(const char *run) {
+        char slice[sizeof("anchorhold-runs-.slice") + ID_LENGTH];
+        uint64_t counts[FENCE_N_VERDICTS];
+        _cleanup_fd_ int fd = -1;
+        struct stat st;
+        int r;
+
+        (void) snprintf(slice, sizeof(slice), "anchorhold-runs-%s.slice", run);
+        fd = r = cgroup_open_own(slice);
+        if (r >= 0)
+                r = fstat(fd, &st) < 0 ? -errno : fence_counts_read(st.st_ino, counts);
+        if (r < 0) {
+                log_warning_errno(r, "run %s: cannot read what the eBPF programs counted", run);
+                return json_null();
+        }
+        (void) fence_counts_drop(st.st_ino);
+        return fence_counts_to_json(counts);
+}
+
+/* Best effort: it was rejected all the same, and a run's end waits for nobody. */
+static void report_totals(const char *run) {
+        uint64_t c[RUN_RULESET_N_RULES], rejected;
         RunNetDenial denials[RUN_NET_MAX_DENIED];
-        char address[INET_ADDRSTRLEN];
         size_t n;
         int r;
 
         r = run_net_read_denials(run, denials, &n);
+        if (r >= 0)
+                r = run_ruleset_read_counters(c);
         if (r < 0) {
                 if (r != -ENOENT)
                         log_warning_errno(r, "run %s: cannot read what was rejected", run);
                 return;
         }
 
-        for (size_t i = 0; i < n; i++) {
-                const RunNetDenial *d = &denials[i];
-
-                (void) inet_ntop(AF_INET, d->address, address, sizeof(address));
-                r = audit_append_sync("conn.deny", run, NULL, NULL,
-                                      json_pack("{s:s, s:i, s:i, s:s, s:s, s:I}", "name", address, "port", (int) d->port,
-                                                "protocol", (int) d->protocol, "rule", DENIED_RULE, "reason", reason_of(d),
-                                                "count", (json_int_t) d->packets));
-                if (r < 0) {
-                        log_warning_errno(r, "run %s: %zu rejected destinations are not in the audit log, %s:%u first",
-                                          run, n - i, address, d->port);
-                        return;
-                }
-        }
+        rejected = c[RUN_RULE_REJECT_TCP] + c[RUN_RULE_REJECT];
+        r = audit_append_sync("egress.totals", run, NULL, NULL,
+                              json_pack("{s:I, s:I, s:I, s:{s:I, s:I, s:I}, s:{s:I, s:I, s:I}, s:o, s:o}", "rejected", (json_int_t) rejected, "logged",
+                                        (json_int_t) c[RUN_RULE_LOGGED], "unlogged", (json_int_t) (rejected - c[RUN_RULE_LOGGED]), "dropped", "other_device",
+                                        (json_int_t) c[RUN_RULE_OTHER_DEVICE], "not_ipv4", (json_int_t) c[RUN_RULE_NOT_IPV4], "other_source",
+                                        (json_int_t) c[RUN_RULE_OTHER_SOURCE], "passed", "intercept", (json_int_t) c[RUN_RULE_TO_INTERCEPT], "dns",
+                                        (json_int_t) (c[RUN_RULE_TO_DNS_UDP] + c[RUN_RULE_TO_DNS_TCP]), "proxy", (json_int_t) c[RUN_RULE_TO_PROXY],
+                                        "denied", denied_to_json(denials, n), "fence", read_fence_counts(run)));
+        if (r < 0)
+                log_warning_errno(r, "run %s: the totals of its network are not in the audit log", run);
 }
 
 static int down(const char *run) {
         const char *step;
         int r;
 
-        report_denials(run);
+        report_totals(run);
 
         r = run_net_down(run, &step);
         if (r < 0)

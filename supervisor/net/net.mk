@@ -12,6 +12,8 @@ LIB_SRCS += \
 	supervisor/net/fence-inspect.c \
 	supervisor/net/fence.c \
 	supervisor/net/netlink.c \
+	supervisor/net/netlog-tally.c \
+	supervisor/net/netlog.c \
 	supervisor/net/run-link-describe.c \
 	supervisor/net/run-link.c \
 	supervisor/net/run-net.c \
@@ -20,6 +22,7 @@ LIB_SRCS += \
 	supervisor/net/uplink.c \
 	supervisor/net/warden.c
 
-PROGRAMS += anchor-bpf anchor-check anchor-fence anchor-net anchor-warden
+PROGRAMS += anchor-bpf anchor-check anchor-fence anchor-net anchor-netlog anchor-warden
 
-UNIT_TESTS += test-cgroup test-fence-address test-fence-kernel test-grant-map test-run-net
+UNIT_TESTS += test-cgroup test-fence-address test-fence-kernel test-grant-map test-netlog test-run-net
+FUZZERS += fuzz-netlog

@@ -91,15 +91,18 @@ static int enter(const char *path) {
         return 0;
 }
 
-int run_net_read_denials(const char *run, RunNetDenial ret[static RUN_NET_MAX_DENIED], size_t *ret_n) {
+int run_net_enter(const char *run) {
         Paths p;
         int r;
 
         r = make_paths(run, &p);
-        if (r < 0)
-                return r;
+        return r < 0 ? r : enter(p.netns);
+}
 
-        r = enter(p.netns);
+int run_net_read_denials(const char *run, RunNetDenial ret[static RUN_NET_MAX_DENIED], size_t *ret_n) {
+        int r;
+
+        r = run_net_enter(run);
         if (r < 0)
                 return r;
 

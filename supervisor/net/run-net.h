@@ -20,6 +20,8 @@
 #define RUN_NET_PORT_DNS 53
 #define RUN_NET_PORT_PROXY 3128
 #define RUN_NET_LOG_GROUP 1
+#define RUN_NET_LOG_RATE 100  /* packets a second, */
+#define RUN_NET_LOG_BURST 200 /* after so many at once */
 #define RUN_NET_MAX_DENIED 256
 
 /* Makes the namespace of that run anew (what was there under its name is removed first) and leaves this
@@ -33,6 +35,9 @@ typedef struct RunNetDenial {
         uint16_t port;      /* host order; 0 for protocols without ports */
         uint64_t packets;
 } RunNetDenial;
+
+/* Enters the run's namespace; this thread stays in it. -ENOENT if there is no such namespace. */
+int run_net_enter(const char *run);
 
 /* Enters the run's namespace (this thread stays in it) and reads what was rejected there so far, at
  * most RUN_NET_MAX_DENIED. -ENOENT if there is no such namespace. */

@@ -18,7 +18,7 @@
  *                   meta l4proto udp udp dport 53 counter tproxy ip to :53 accept
  *                   meta l4proto tcp tcp dport 53 counter tproxy ip to :53 accept
  *                   meta l4proto tcp ip daddr 10.255.255.1 tcp dport 3128 counter accept
- *                   limit rate 10/second burst 20 packets counter log prefix "anchorhold denied: " group 1
+ *                   limit rate 100/second burst 200 packets counter log prefix "anchorhold denied: " group 1
  *                   meta l4proto tcp add @denied { meta l4proto . ip daddr . th dport counter }
  *                   meta l4proto udp add @denied { … }
  *                   meta l4proto != tcp meta l4proto != udp add @denied { meta l4proto . ip daddr . 0 counter }
@@ -27,11 +27,10 @@
  *           }
  *   }
  *
- * One batch, so either all of it is there or nothing. The set is what the audit log gets when the run
- * ends: destinations and how often, counted in the kernel; nobody has to parse a packet for it, and a
- * flood fills 256 entries and no more (the counters of the last two rules still count it). The log
- * group is for an operator's tcpdump; nothing of ours listens. Rejecting happens here, in prerouting: in input the
- * ICMP errors get lost, for the packet's destination is "local".
+ * One batch, so either all of it is there or nothing. Rejected packets are logged to a group that anchor-netlog@ reads (net/netlog.c), up to
+ * a limit; the counter behind the limit counts what was logged, those of the last two rules all. The set has destinations and how
+ * often, counted in the kernel: a flood fills 256 entries and no more. Set and counters become one record when the run
+ * ends (anchor-net down). Rejecting happens here, in prerouting: in input the ICMP errors get lost, for the packet's destination is "local".
  */
 
 #include <arpa/inet.h>
@@ -415,9 +414,9 @@ static void add_log(Batch *b) {
 
         e = rule_expr(&r, "limit");
         if (e) {
-                nftnl_expr_set_u64(e, NFTNL_EXPR_LIMIT_RATE, 10);
+                nftnl_expr_set_u64(e, NFTNL_EXPR_LIMIT_RATE, RUN_NET_LOG_RATE);
                 nftnl_expr_set_u64(e, NFTNL_EXPR_LIMIT_UNIT, 1);
-                nftnl_expr_set_u32(e, NFTNL_EXPR_LIMIT_BURST, 20);
+                nftnl_expr_set_u32(e, NFTNL_EXPR_LIMIT_BURST, RUN_NET_LOG_BURST);
                 nftnl_expr_set_u32(e, NFTNL_EXPR_LIMIT_TYPE, NFT_LIMIT_PKTS);
                 nftnl_expr_set_u32(e, NFTNL_EXPR_LIMIT_FLAGS, 0);
         }

@@ -37,7 +37,7 @@ find /proc/[0-9]*/fd -lname '/var/lib/anchorhold/scratch/*' -printf 'disk %l\n'
 find /proc/[0-9]*/ns /proc/[0-9]*/fd -lname 'net:*' -printf '%l %p\n' | sort -u -k 1,1 | while read -r name path; do
         ! nsenter --net="$path" ip -o link show tap0 >/dev/null 2>&1 || echo "namespace $name"
 done
-pgrep -l 'qemu|anchor-(run|vm|proxy|inject|import|net)' | awk '{ print "process", $2 }'
+pgrep -l 'qemu|anchor-(run|vm|proxy|inject|import|net|check|netlog)' | awk '{ print "process", $2 }'
 true
 """
 

@@ -186,23 +186,78 @@ for protocol, address, payload in ((17, "8.8.8.8", struct.pack("!HHHH", 40000, 1
 '''
 
 
-def test_denied_packets_are_evidence(host, network):
-    """UDP and ICMP that the ruleset rejects are in the audit log when the run's network goes."""
+def records(host, event):
+    lines = host.run(["journalctl", "--namespace=anchorhold", "-o", "json", "--no-pager", f"ANCHORHOLD_RUN={RUN}",
+                      f"ANCHORHOLD_EVENT={event}"], check=False).stdout
+    return [json.loads(json.loads(line)["ANCHORHOLD_DATA"]) for line in lines.splitlines() if line.startswith("{")]
+
+
+def await_records(host, event, wanted, seconds=10):
+    until = time.monotonic() + seconds
+    while not wanted(found := records(host, event)) and time.monotonic() < until:
+        time.sleep(0.2)
+    return found
+
+
+FLOOD = GUEST[:GUEST.index("for protocol, address")] + """
+for n in range(3000):
+    os.write(tap, mac + own + b"\\x08\\x00" + ip(17, "192.0.2.%d" % (n % 60 + 1), struct.pack("!HHHH", 40000, 1000 + n % 60, 8, 0)))
+time.sleep(0.5)
+"""
+
+
+@pytest.fixture
+def netlog(host, network):
+    """In a run, anchor-run@ wants it."""
+    folder = f"/run/systemd/system/anchor-netlog@{RUN}.service.d"
+    host.write(f"{folder}/test.conf", "[Unit]\nStopWhenUnneeded=no\n")
+    host.systemctl("daemon-reload")
+    host.systemctl("start", f"anchor-netlog@{RUN}.service")
+    yield
+    host.run(f"rm -r {folder}; systemctl daemon-reload")
+
+
+def test_denied_packets_are_evidence(host, netlog):
+    """UDP and ICMP that the ruleset rejects are in the audit log while the run lasts, its counters when its network goes."""
+    before = len(records(host, "egress.totals"))
     netns = f"/proc/{host.pid}/root/run/netns/anchor-{RUN}"
     subprocess.run([sys.executable, "-c", GUEST, netns], check=True, timeout=30)
-    host.systemctl("stop", "net-test-user.service")
-    gone(host)
 
     wanted = {("8.8.8.8", 123, "udp", "guest-network"), ("169.254.169.254", 80, "udp", "guest-network"), ("1.1.1.1", 0, "icmp", "guest-network")}
-    until = time.monotonic() + 10
-    seen = set()
-    while not seen >= wanted and time.monotonic() < until:
-        lines = host.run(["journalctl", "--namespace=anchorhold", "-o", "json", "--no-pager", f"ANCHORHOLD_RUN={RUN}",
-                          "ANCHORHOLD_EVENT=conn.deny"], check=False).stdout
-        data = [json.loads(json.loads(line)["ANCHORHOLD_DATA"]) for line in lines.splitlines() if line.startswith("{")]
-        seen = {(d["name"], d["port"], d["reason"], d["rule"]) for d in data}
-        time.sleep(0.2)
-    assert seen >= wanted
+
+    def seen(found):
+        return {(d["name"], d["port"], d["reason"], d["rule"]) for d in found}
+
+    # the network is still there, and so is who reads it, without any capability
+    assert seen(await_records(host, "conn.deny", lambda found: seen(found) >= wanted)) >= wanted
+    assert host.is_active(f"anchor-net@{RUN}.service") == "active"
+    pid = host.property(f"anchor-netlog@{RUN}.service", "MainPID")
+    assert host.run(f"grep -c '^Cap[EPIA].*:[[:space:]]*0000000000000000' /proc/{pid}/status").stdout.strip() == "4"
+
+    host.systemctl("stop", f"anchor-netlog@{RUN}.service", "net-test-user.service")
+    gone(host)
+    totals = await_records(host, "egress.totals", lambda found: len(found) > before)[-1]
+    assert totals["rejected"] == totals["logged"] >= 3 and totals["unlogged"] == 0
+    denied = {(d["name"], d["port"]): d["packets"] for d in totals["denied"]}
+    assert denied == {("8.8.8.8", 123): 1, ("169.254.169.254", 80): 1, ("1.1.1.1", 0): 1}
+    # the fence's own tests are told apart from attempts
+    assert set(totals["fence"]) <= {"tested", "create_elsewhere"}, totals
+
+
+def test_flood_of_denied_packets_is_counted_and_not_written(host, netlog):
+    """Few records, and none of the packets unaccounted for."""
+    denials, totals = len(records(host, "conn.deny")), len(records(host, "egress.totals"))
+    subprocess.run([sys.executable, "-c", FLOOD, f"/proc/{host.pid}/root/run/netns/anchor-{RUN}"], check=True, timeout=30)
+    host.systemctl("stop", f"anchor-netlog@{RUN}.service", "net-test-user.service")
+    gone(host)
+    total = await_records(host, "egress.totals", lambda found: len(found) > totals)[-1]
+    new = records(host, "conn.deny")[denials:]
+    assert total["rejected"] == 3000 and sum(d["packets"] for d in total["denied"]) == 3000
+    assert 200 <= total["logged"] < 3000
+    # what was recorded and what was lost is what was logged; with what the limit kept back, it is all
+    assert sum(d["count"] for d in new) == total["logged"], (new, total)
+    assert total["logged"] + total["unlogged"] == 3000
+    assert len(new) <= 100 and any(d["reason"] == "others" for d in new)
 
 
 def test_teardown_waits_for_nobody(host, network):

@@ -26,6 +26,7 @@ static const struct {
         { "/anchorhold.slice/anchord.service",                         "anchord.service", PEER_UNIT_OURS, PEER_ANCHORD, "" },
         { "/anchorhold.slice/anchor-auditd.service/sub",               "anchor-auditd.service", PEER_UNIT_OURS, PEER_AUDITD, "" },
         { RUNS RUN ".slice/anchor-net@" RUN ".service",                "anchor-net@" RUN ".service", PEER_UNIT_OURS, PEER_NET, RUN },
+        { RUNS RUN ".slice/anchor-netlog@" RUN ".service",                "anchor-netlog@" RUN ".service", PEER_UNIT_OURS, PEER_NETLOG, RUN },
         { RUNS RUN ".slice/anchor-check@" RUN ".service",                "anchor-check@" RUN ".service", PEER_UNIT_OURS, PEER_CHECK, RUN },
         { RUNS RUN ".slice/anchor-proxy@" RUN ".service",              "anchor-proxy@" RUN ".service", PEER_UNIT_OURS, PEER_PROXY, RUN },
         { RUNS ITEM ".slice/anchor-publish@" ITEM ".service",          "anchor-publish@" ITEM ".service", PEER_UNIT_OURS, PEER_PUBLISH, ITEM },

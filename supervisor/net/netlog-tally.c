@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+
+#include <errno.h>
+#include <libmnl/libmnl.h>
+#include <linux/netfilter/nfnetlink.h>
+#include <linux/netfilter/nfnetlink_log.h>
+#include <netinet/in.h>
+#include <netinet/ip.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "net/netlog.h"
+
+/* ---- reading ---- */
+
+static void read_packet(const uint8_t *data, size_t size, RunNetDenial *ret) {
+        struct iphdr ip;
+        uint16_t port = 0;
+        size_t head;
+
+        if (size < sizeof(ip))
+                return;
+        memcpy(&ip, data, sizeof(ip));
+        head = (size_t) ip.ihl * 4;
+        if (ip.version != 4 || head < sizeof(ip))
+                return;
+
+        ret->protocol = ip.protocol;
+        memcpy(ret->address, &ip.daddr, sizeof(ret->address));
+        /* as the rules see it: TCP and UDP have ports, in the first fragment */
+        if ((ip.protocol == IPPROTO_TCP || ip.protocol == IPPROTO_UDP) && size >= head + 4 && (ntohs(ip.frag_off) & IP_OFFMASK) == 0) {
+                memcpy(&port, data + head + 2, sizeof(port));
+                ret->port = ntohs(port);
+        }
+}
+
+int netlog_parse(const void *data, size_t size, NetlogPacket *ret) {
+        const struct nlmsghdr *nlh = data;
+        const struct nlattr *attr;
+        NetlogPacket p = { .denial.packets = 1 };
+        bool numbered = false;
+
+        if (size < sizeof(*nlh) || nlh->nlmsg_len < sizeof(*nlh) + sizeof(struct nfgenmsg) || nlh->nlmsg_len > size)
+                return -EBADMSG;
+        if (nlh->nlmsg_type != ((NFNL_SUBSYS_ULOG << 8) | NFULNL_MSG_PACKET))
+                return 0;
+
+        mnl_attr_for_each(attr, nlh, sizeof(struct nfgenmsg)) {
+                const uint8_t *value = mnl_attr_get_payload(attr);
+                uint16_t n = mnl_attr_get_payload_len(attr);
+
+                switch (mnl_attr_get_type(attr)) {
+                case NFULA_SEQ:
+                        if (n != sizeof(p.seq))
+                                return -EBADMSG;
+                        memcpy(&p.seq, value, sizeof(p.seq));
+                        p.seq = ntohl(p.seq);
+                        numbered = true;
+                        break;
+                case NFULA_PAYLOAD:
+                        read_packet(value, n, &p.denial);
+                        break;
+                default:
+                        break;
+                }
+        }
+        if (!numbered)
+                return -EBADMSG;
+
+        *ret = p;
+        return 1;
+}
+
+/* ---- counting ---- */
+
+typedef struct Entry {
+        RunNetDenial denial; /* packets: counted since its last record */
+} Entry;
+
+struct NetlogTally {
+        Entry entries[NETLOG_KEYS_MAX];
+        size_t n_entries;
+        uint64_t n_others, n_lost;
+        uint32_t next_seq;
+        bool numbered; /* next_seq is known */
+};
+
+int netlog_tally_new(NetlogTally **ret) {
+        *ret = calloc(1, sizeof(NetlogTally));
+        return *ret ? 0 : -ENOMEM;
+}
+
+NetlogTally *netlog_tally_free(NetlogTally *t) {
+        free(t);
+        return NULL;
+}
+
+static bool same(const RunNetDenial *a, const RunNetDenial *b) {
+        return a->protocol == b->protocol && a->port == b->port && memcmp(a->address, b->address, sizeof(a->address)) == 0;
+}
+
+/* Numbers begin at 0 and wrap around; the group has one reader, so that a step back is no gap. */
+static void note_gap(NetlogTally *t, uint32_t seq) {
+        uint32_t gap = t->numbered ? seq - t->next_seq : seq;
+
+        if (gap <= INT32_MAX)
+                t->n_lost += gap;
+        t->next_seq = seq + 1;
+        t->numbered = true;
+}
+
+bool netlog_tally_add(NetlogTally *t, const NetlogPacket *p, NetlogRecord *ret) {
+        note_gap(t, p->seq);
+
+        for (size_t i = 0; i < t->n_entries; i++)
+                if (same(&t->entries[i].denial, &p->denial)) {
+                        t->entries[i].denial.packets++;
+                        return false;
+                }
+
+        if (t->n_entries == NETLOG_KEYS_MAX) {
+                t->n_others++;
+                return false;
+        }
+
+        t->entries[t->n_entries].denial = p->denial;
+        t->entries[t->n_entries++].denial.packets = 0;
+        *ret = (NetlogRecord) { .denial = p->denial };
+        return true;
+}
+
+size_t netlog_tally_flush(NetlogTally *t, NetlogRecord ret[static NETLOG_KEYS_MAX + 2]) {
+        size_t n = 0;
+
+        for (size_t i = 0; i < t->n_entries; i++)
+                if (t->entries[i].denial.packets > 0)
+                        ret[n++] = (NetlogRecord) { .denial = t->entries[i].denial };
+        if (t->n_others > 0)
+                ret[n++] = (NetlogRecord) { .denial.packets = t->n_others, .others = true };
+        if (t->n_lost > 0)
+                ret[n++] = (NetlogRecord) { .denial.packets = t->n_lost, .lost = true };
+
+        t->n_entries = 0;
+        t->n_others = t->n_lost = 0;
+        return n;
+}

@@ -1,0 +1,238 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+
+/*
+ * anchor-netlog@RUN: what the guest tried and nftables rejected goes into the audit log while the run lasts.
+ *
+ * The rule that logs has a limit, and the kernel's buffer another: what is not delivered shows as a gap in the numbers and is
+ * recorded as lost. The first packet to a destination is a record at once, those after it one for ten seconds; 32 destinations in that
+ * time are told apart. So a flood costs the log a few records a second at most, and its size is in the counters, which anchor-net reads
+ * when the run ends (egress.totals): rejected = logged + kept back by the limit, logged = recorded + lost.
+ *
+ * To join an nflog group takes CAP_NET_ADMIN; the packets are the guest's. So the group is joined first, then every capability is
+ * given up for good, and only then a byte is read. What is left to whoever takes this process over: a netlink socket in a
+ * namespace without uplink, and conn.deny records of its own run.
+ */
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <linux/capability.h>
+#include <linux/netfilter/nfnetlink.h>
+#include <linux/netfilter/nfnetlink_log.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "audit/audit.h"
+#include "net/netlink.h"
+#include "net/netlog.h"
+#include "util/log.h"
+#include "util/text.h"
+
+#define RULE "guest-network" /* the ruleset itself, see run-ruleset.c */
+#define COPY_BYTES 64        /* of each packet: headers */
+#define QUEUE_PACKETS 64     /* delivered together, */
+#define QUEUE_CSEC 10        /* or after this many hundredths of a second */
+#define RECEIVE_BUFFER (1024 * 1024)
+#define READ_SIZE (64 * 1024)
+#define ROUNDS_PER_TURN 16
+#define LAST_WAIT_MSEC (QUEUE_CSEC * 10 + 100)
+
+struct Netlog {
+        char run[ID_LENGTH + 1];
+        struct mnl_socket *nl;           /* owned */
+        NetlogTally *tally;              /* owned */
+        AuditClient *audit;              /* owned */
+        sd_event_source *io, *window;    /* ref */
+        char *buffer;                    /* owned */
+        bool ending;
+};
+
+static const char *reason_of(const NetlogRecord *r) {
+        if (r->lost)
+                return "log-lost";
+        if (r->others)
+                return "others";
+        switch (r->denial.protocol) {
+        case IPPROTO_TCP:
+                return "literal-address";
+        case IPPROTO_UDP:
+                return "udp";
+        case IPPROTO_ICMP:
+                return "icmp";
+        default:
+                return "protocol";
+        }
+}
+
+static void record(Netlog *n, const NetlogRecord *r) {
+        char address[INET_ADDRSTRLEN] = "-";
+        json_t *data;
+        int k;
+
+        if (!r->lost && !r->others)
+                (void) inet_ntop(AF_INET, r->denial.address, address, sizeof(address));
+        data = json_pack("{s:s, s:i, s:i, s:s, s:s, s:I}", "name", address, "port", (int) r->denial.port, "protocol", (int) r->denial.protocol, "rule",
+                         RULE, "reason", reason_of(r), "count", (json_int_t) r->denial.packets);
+        if (n->ending)
+                k = audit_append_sync("conn.deny", n->run, NULL, NULL, data);
+        else
+                k = audit_append(n->audit, "conn.deny", n->run, NULL, NULL, data, NULL, NULL);
+        if (k < 0)
+                log_warning_errno(k, "run %s: %llu rejected packets are not in the audit log, %s:%u", n->run, (unsigned long long) r->denial.packets, address,
+                                  r->denial.port);
+}
+
+static void flush(Netlog *n) {
+        NetlogRecord records[NETLOG_KEYS_MAX + 2];
+        size_t n_records = netlog_tally_flush(n->tally, records);
+
+        for (size_t i = 0; i < n_records; i++)
+                record(n, &records[i]);
+}
+
+/* One datagram may hold many messages. False when there is nothing to read. */
+static bool read_some(Netlog *n) {
+        ssize_t size = recv(mnl_socket_get_fd(n->nl), n->buffer, READ_SIZE, MSG_DONTWAIT);
+        const struct nlmsghdr *nlh = (const struct nlmsghdr *) n->buffer;
+        int left = (int) size;
+
+        if (size < 0)
+                return errno == EINTR || errno == ENOBUFS; /* the numbers will tell how many */
+
+        for (; mnl_nlmsg_ok(nlh, left); nlh = mnl_nlmsg_next(nlh, &left)) {
+                NetlogPacket packet;
+                NetlogRecord due;
+
+                if (netlog_parse(nlh, (size_t) left, &packet) == 1 && netlog_tally_add(n->tally, &packet, &due))
+                        record(n, &due);
+        }
+        return true;
+}
+
+static int on_packets(sd_event_source *s, int fd, uint32_t revents, void *userdata) {
+        for (int i = 0; i < ROUNDS_PER_TURN && read_some(userdata); i++)
+                ;
+        return 0;
+}
+
+static int on_window(sd_event_source *s, uint64_t usec, void *userdata) {
+        int r;
+
+        flush(userdata);
+        r = sd_event_source_set_time_relative(s, NETLOG_WINDOW_SEC * 1000 * 1000ULL);
+        if (r >= 0)
+                r = sd_event_source_set_enabled(s, SD_EVENT_ONESHOT);
+        return r < 0 ? sd_event_exit(sd_event_source_get_event(s), r) : 0;
+}
+
+/* ---- joining the group ---- */
+
+static struct nlmsghdr *config(char *buffer, uint32_t seq) {
+        struct nlmsghdr *nlh = mnl_nlmsg_put_header(buffer);
+        struct nfgenmsg *m;
+
+        nlh->nlmsg_type = (NFNL_SUBSYS_ULOG << 8) | NFULNL_MSG_CONFIG;
+        nlh->nlmsg_flags = NLM_F_REQUEST | NLM_F_ACK;
+        nlh->nlmsg_seq = seq;
+        m = mnl_nlmsg_put_extra_header(nlh, sizeof(*m));
+        *m = (struct nfgenmsg) { .nfgen_family = AF_UNSPEC, .version = NFNETLINK_V0, .res_id = htons(RUN_NET_LOG_GROUP) };
+        return nlh;
+}
+
+static int join(struct mnl_socket *nl) {
+        struct nfulnl_msg_config_mode mode = { .copy_range = htonl(COPY_BYTES), .copy_mode = NFULNL_COPY_PACKET };
+        struct nfulnl_msg_config_cmd bind = { .command = NFULNL_CFG_CMD_BIND };
+        int size = RECEIVE_BUFFER, r;
+        char buffer[NETLINK_MESSAGE_SIZE];
+        struct nlmsghdr *nlh;
+
+        if (setsockopt(mnl_socket_get_fd(nl), SOL_SOCKET, SO_RCVBUF, &size, sizeof(size)) < 0)
+                return -errno;
+
+        nlh = config(buffer, 1);
+        mnl_attr_put(nlh, NFULA_CFG_CMD, sizeof(bind), &bind);
+        r = netlink_talk(nl, nlh, nlh->nlmsg_len, 1);
+        if (r < 0)
+                return r;
+
+        nlh = config(buffer, 2);
+        mnl_attr_put(nlh, NFULA_CFG_MODE, sizeof(mode), &mode);
+        mnl_attr_put_u16(nlh, NFULA_CFG_FLAGS, htons(NFULNL_CFG_F_SEQ));
+        mnl_attr_put_u32(nlh, NFULA_CFG_QTHRESH, htonl(QUEUE_PACKETS));
+        mnl_attr_put_u32(nlh, NFULA_CFG_TIMEOUT, htonl(QUEUE_CSEC));
+        return netlink_talk(nl, nlh, nlh->nlmsg_len, 1);
+}
+
+/* No capability is left, nor any to be had again. */
+static int drop_capabilities(void) {
+        struct __user_cap_header_struct header = { .version = _LINUX_CAPABILITY_VERSION_3 };
+        struct __user_cap_data_struct none[2] = {};
+
+        if (prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) < 0)
+                return -errno;
+        if (syscall(SYS_capset, &header, none) < 0)
+                return -errno;
+        return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 ? -errno : 0;
+}
+
+int netlog_new(Netlog **ret, sd_event *event, const char *run) {
+        _cleanup_(netlog_freep) Netlog *n = NULL;
+        int r;
+
+        n = calloc(1, sizeof(*n));
+        if (!n)
+                return log_error_errno(-ENOMEM, "cannot start");
+        (void) snprintf(n->run, sizeof(n->run), "%s", run);
+
+        r = netlink_open(&n->nl, NETLINK_NETFILTER);
+        if (r >= 0)
+                r = join(n->nl);
+        if (r < 0)
+                return log_error_errno(r, "run %s: cannot join nflog group %d", run, RUN_NET_LOG_GROUP);
+        r = drop_capabilities();
+        if (r < 0)
+                return log_error_errno(r, "cannot give up capabilities");
+
+        n->buffer = malloc(READ_SIZE);
+        if (!n->buffer)
+                return log_error_errno(-ENOMEM, "cannot start");
+        r = netlog_tally_new(&n->tally);
+        if (r >= 0)
+                r = audit_client_new(&n->audit, event);
+        if (r >= 0)
+                r = sd_event_add_io(event, &n->io, mnl_socket_get_fd(n->nl), EPOLLIN, on_packets, n);
+        if (r >= 0)
+                r = sd_event_add_time_relative(event, &n->window, CLOCK_MONOTONIC, NETLOG_WINDOW_SEC * 1000 * 1000ULL, 0, on_window, n);
+        if (r < 0)
+                return log_error_errno(r, "cannot start");
+
+        *ret = TAKE_PTR(n);
+        return 0;
+}
+
+void netlog_finish(Netlog *n) {
+        struct pollfd p = { .fd = mnl_socket_get_fd(n->nl), .events = POLLIN };
+
+        n->ending = true;
+        /* the guest is gone: what comes now was queued in the kernel */
+        while (poll(&p, 1, LAST_WAIT_MSEC) > 0)
+                if (!read_some(n))
+                        break;
+        flush(n);
+}
+
+Netlog *netlog_free(Netlog *n) {
+        if (!n)
+                return NULL;
+        sd_event_source_disable_unref(n->io);
+        sd_event_source_disable_unref(n->window);
+        audit_client_free(n->audit);
+        netlog_tally_free(n->tally);
+        netlink_close(n->nl);
+        free(n->buffer);
+        free(n);
+        return NULL;
+}

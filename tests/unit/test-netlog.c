@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <libmnl/libmnl.h>
+#include <linux/netfilter/nfnetlink.h>
+#include <linux/netfilter/nfnetlink_log.h>
+#include <netinet/in.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "net/netlog.h"
+
+static size_t message(char *buffer, uint16_t type, const uint32_t *seq, const void *payload, size_t size) {
+        struct nlmsghdr *nlh = mnl_nlmsg_put_header(buffer);
+
+        nlh->nlmsg_type = (uint16_t) ((NFNL_SUBSYS_ULOG << 8) | type);
+        (void) mnl_nlmsg_put_extra_header(nlh, sizeof(struct nfgenmsg));
+        if (seq)
+                mnl_attr_put_u32(nlh, NFULA_SEQ, htonl(*seq));
+        if (payload)
+                mnl_attr_put(nlh, NFULA_PAYLOAD, size, payload);
+        return nlh->nlmsg_len;
+}
+
+/* IPv4, so many words of header, to 192.0.2.7:443 */
+static const uint8_t tcp_packet[] = { 0x45, 0, 0, 40, 0, 0, 0, 0, 64, IPPROTO_TCP, 0, 0, 10, 255, 255, 2, 192, 0, 2, 7, 0x9c, 0x40, 0x01, 0xbb, 0, 0 };
+
+static void test_parse(void **state) {
+        char buffer[512];
+        uint32_t seq = 77;
+        NetlogPacket p;
+        size_t size;
+
+        size = message(buffer, NFULNL_MSG_PACKET, &seq, tcp_packet, sizeof(tcp_packet));
+        assert_int_equal(netlog_parse(buffer, size, &p), 1);
+        assert_int_equal(p.seq, 77);
+        assert_int_equal(p.denial.protocol, IPPROTO_TCP);
+        assert_int_equal(p.denial.port, 443);
+        assert_memory_equal(p.denial.address, ((uint8_t[]) { 192, 0, 2, 7 }), 4);
+        assert_int_equal(p.denial.packets, 1);
+
+        /* a later fragment has no ports, whatever its bytes are */
+        uint8_t fragment[sizeof(tcp_packet)];
+        memcpy(fragment, tcp_packet, sizeof(fragment));
+        fragment[7] = 3;
+        size = message(buffer, NFULNL_MSG_PACKET, &seq, fragment, sizeof(fragment));
+        assert_int_equal(netlog_parse(buffer, size, &p), 1);
+        assert_int_equal(p.denial.port, 0);
+
+        /* cut off before the ports, and within the header */
+        size = message(buffer, NFULNL_MSG_PACKET, &seq, tcp_packet, 22);
+        assert_int_equal(netlog_parse(buffer, size, &p), 1);
+        assert_int_equal(p.denial.port, 0);
+        assert_int_equal(p.denial.protocol, IPPROTO_TCP);
+        size = message(buffer, NFULNL_MSG_PACKET, &seq, tcp_packet, 12);
+        assert_int_equal(netlog_parse(buffer, size, &p), 1);
+        assert_int_equal(p.denial.protocol, 0);
+
+        /* options: the ports are behind them */
+        uint8_t options[30] = { 0x46, 0, 0, 30, 0, 0, 0, 0, 64, IPPROTO_UDP, 0, 0, 10, 255, 255, 2, 192, 0, 2, 9, 1, 1, 1, 0, 0, 9, 0, 53 };
+        size = message(buffer, NFULNL_MSG_PACKET, &seq, options, sizeof(options));
+        assert_int_equal(netlog_parse(buffer, size, &p), 1);
+        assert_int_equal(p.denial.port, 53);
+}
+
+static void test_parse_refuses(void **state) {
+        char buffer[512];
+        uint32_t seq = 1;
+        NetlogPacket p;
+        size_t size;
+
+        size = message(buffer, NFULNL_MSG_CONFIG, &seq, NULL, 0);
+        assert_int_equal(netlog_parse(buffer, size, &p), 0);
+        size = message(buffer, NFULNL_MSG_PACKET, NULL, tcp_packet, sizeof(tcp_packet));
+        assert_int_equal(netlog_parse(buffer, size, &p), -EBADMSG);
+        size = message(buffer, NFULNL_MSG_PACKET, &seq, tcp_packet, sizeof(tcp_packet));
+        for (size_t i = 0; i < size; i++)
+                assert_int_equal(netlog_parse(buffer, i, &p), -EBADMSG);
+        ((struct nlmsghdr *) buffer)->nlmsg_len = 3;
+        assert_int_equal(netlog_parse(buffer, size, &p), -EBADMSG);
+}
+
+static NetlogPacket packet(uint32_t seq, uint8_t last, uint16_t port) {
+        return (NetlogPacket) { .seq = seq, .denial = { .protocol = IPPROTO_UDP, .address = { 192, 0, 2, last }, .port = port, .packets = 1 } };
+}
+
+static void test_tally(void **state) {
+        NetlogRecord due, records[NETLOG_KEYS_MAX + 2];
+        _cleanup_(netlog_tally_freep) NetlogTally *t = NULL;
+        NetlogPacket p;
+
+        assert_int_equal(netlog_tally_new(&t), 0);
+
+        /* the first of a destination at once, the rest at the end of the window */
+        p = packet(0, 1, 53);
+        assert_true(netlog_tally_add(t, &p, &due));
+        assert_int_equal(due.denial.packets, 1);
+        for (uint32_t i = 1; i <= 5; i++) {
+                p = packet(i, 1, 53);
+                assert_false(netlog_tally_add(t, &p, &due));
+        }
+        p = packet(6, 1, 54);
+        assert_true(netlog_tally_add(t, &p, &due));
+        assert_int_equal(netlog_tally_flush(t, records), 1);
+        assert_int_equal(records[0].denial.packets, 5);
+        assert_int_equal(records[0].denial.port, 53);
+        assert_int_equal(netlog_tally_flush(t, records), 0);
+
+        /* a new window: at once again; three were lost before it */
+        p = packet(10, 1, 53);
+        assert_true(netlog_tally_add(t, &p, &due));
+        assert_int_equal(netlog_tally_flush(t, records), 1);
+        assert_true(records[0].lost);
+        assert_int_equal(records[0].denial.packets, 3);
+}
+
+static void test_tally_bounds(void **state) {
+        NetlogRecord due, records[NETLOG_KEYS_MAX + 2];
+        _cleanup_(netlog_tally_freep) NetlogTally *t = NULL;
+        uint64_t counted = 0, at_once = 0;
+        NetlogPacket p;
+        size_t n;
+
+        assert_int_equal(netlog_tally_new(&t), 0);
+        for (uint32_t i = 0; i < 1000; i++) {
+                p = packet(i, (uint8_t) (i % 200), 53);
+                at_once += netlog_tally_add(t, &p, &due);
+        }
+        assert_int_equal(at_once, NETLOG_KEYS_MAX);
+        n = netlog_tally_flush(t, records);
+        assert_int_equal(n, NETLOG_KEYS_MAX + 1);
+        assert_true(records[n - 1].others);
+        for (size_t i = 0; i < n; i++)
+                counted += records[i].denial.packets;
+        assert_int_equal(counted + at_once, 1000);
+}
+
+static void test_numbers_wrap(void **state) {
+        NetlogRecord due, records[NETLOG_KEYS_MAX + 2];
+        _cleanup_(netlog_tally_freep) NetlogTally *t = NULL;
+        NetlogPacket p;
+
+        assert_int_equal(netlog_tally_new(&t), 0);
+        /* what is lost before the first that arrives is lost as well, but for a step that can only be a step back */
+        p = packet(2, 1, 53);
+        (void) netlog_tally_add(t, &p, &due);
+        assert_int_equal(netlog_tally_flush(t, records), 1);
+        assert_int_equal(records[0].denial.packets, 2);
+
+        p = packet(UINT32_MAX, 1, 53);
+        (void) netlog_tally_add(t, &p, &due);
+        assert_int_equal(netlog_tally_flush(t, records), 0);
+        p = packet(1, 1, 53);
+        (void) netlog_tally_add(t, &p, &due);
+        assert_int_equal(netlog_tally_flush(t, records), 1);
+        assert_int_equal(records[0].denial.packets, 1); /* number 0 */
+}
+
+int main(void) {
+        const struct CMUnitTest tests[] = {
+                cmocka_unit_test(test_parse),
+                cmocka_unit_test(test_parse_refuses),
+                cmocka_unit_test(test_tally),
+                cmocka_unit_test(test_tally_bounds),
+                cmocka_unit_test(test_numbers_wrap),
+        };
+
+        return cmocka_run_group_tests(tests, NULL, NULL);
+}
