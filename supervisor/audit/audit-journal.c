@@ -20,6 +20,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -48,6 +49,7 @@ struct AuditJournal {
         void *userdata;
 
         pthread_t thread;
+        atomic_bool quit;           /* a look under way ends at its next step */
         bool has_thread;
         int event_fd;                  /* owned */
         sd_event_source *source;       /* ref */
@@ -356,7 +358,7 @@ static int worker_look(AuditJournal *j, const AuditHead *records, size_t n, uint
         size_t found = 0;
         int r;
 
-        while (found < n) {
+        while (found < n && !atomic_load(&j->quit)) {
                 uint64_t now;
 
                 r = worker_open(j);
@@ -518,6 +520,7 @@ AuditJournal *audit_journal_free(AuditJournal *j) {
                 return NULL;
 
         if (j->has_thread) {
+                atomic_store(&j->quit, true);
                 (void) pthread_mutex_lock(&j->mutex);
                 j->state = STATE_QUIT;
                 (void) pthread_cond_signal(&j->cond);

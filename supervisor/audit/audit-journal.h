@@ -17,7 +17,7 @@ typedef void (*AuditJournalKept)(size_t n_kept, int r, void *userdata);
 /* `directory` has the journal's files, `unit` is the one whose entries count (NULL: any). */
 int audit_journal_new(AuditJournal **ret, sd_event *event, const char *socket_path, const char *directory,
                       const char *unit, AuditJournalKept handler, void *userdata);
-/* Waits for the look that is under way, at most as long as that was given. */
+/* Waits for the look that is under way, which ends at its next step. */
 AuditJournal *audit_journal_free(AuditJournal *j);
 DEFINE_CLEANUP(AuditJournal *, audit_journal_free)
 

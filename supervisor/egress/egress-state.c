@@ -476,4 +476,3 @@ void egress_state_release(EgressState *s, EgressRun *run) {
         s->n_runs--;
         (void) run_free(run);
 }
-
