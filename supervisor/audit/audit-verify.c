@@ -15,7 +15,7 @@
 #include "util/io.h"
 #include "util/json.h"
 
-enum { CHECKPOINTS_FILE_MAX = 16 * 1024 * 1024, HEAD_TIMEOUT_USEC = 3 * 1000 * 1000 };
+enum { CHECKPOINTS_FILE_MAX = 16 * 1024 * 1024, HEAD_TIMEOUT_USEC = 3 * 1000 * 1000, RECORDS_TICK = 256 };
 
 #define EXPORT_MAX (4ULL * 1024 * 1024 * 1024)
 
@@ -58,11 +58,17 @@ static int export_on_field(const char *name, size_t name_size, const void *value
         return audit_record_add(&e->record, name, name_size, value, size);
 }
 
-static int verify_export_data(AuditChain *chain, const char *data, size_t size, size_t *ret_bad_offset) {
+/* A log may take minutes to read. */
+static void verify_goes_on(const AuditVerifyOptions *o, uint64_t n) {
+        if (o->on_record && n % RECORDS_TICK == 0)
+                o->on_record(o->userdata);
+}
+
+static int verify_export_data(AuditChain *chain, const AuditVerifyOptions *o, const char *data, size_t size, size_t *ret_bad_offset) {
         AuditExport export = { .data = (const uint8_t *) data, .size = size };
         int r;
 
-        for (;;) {
+        for (uint64_t n = 1;; n++) {
                 _cleanup_(export_entry_done) ExportEntry e = {};
 
                 r = audit_export_next(&export, export_on_field, &e);
@@ -74,27 +80,29 @@ static int verify_export_data(AuditChain *chain, const char *data, size_t size, 
                 r = audit_chain_add(chain, &e.record, e.unit);
                 if (r < 0)
                         return r;
+                verify_goes_on(o, n);
         }
 }
 
-static int verify_export(AuditChain *chain, const char *path, size_t *ret_bad_offset) {
+static int verify_export(AuditChain *chain, const AuditVerifyOptions *o, size_t *ret_bad_offset) {
         _cleanup_free_ char *data = NULL;
         size_t size;
         int r;
 
-        if (strcmp(path, "-") == 0)
+        if (strcmp(o->export_file, "-") == 0)
                 r = io_read_fd(STDIN_FILENO, EXPORT_MAX, &data, &size);
         else
-                r = io_read_file(AT_FDCWD, path, EXPORT_MAX, &data, &size);
+                r = io_read_file(AT_FDCWD, o->export_file, EXPORT_MAX, &data, &size);
         if (r < 0)
                 return r;
 
-        return verify_export_data(chain, data, size, ret_bad_offset);
+        return verify_export_data(chain, o, data, size, ret_bad_offset);
 }
 
 /* ---- journals ---- */
 
-static int verify_entries(AuditChain *chain, sd_journal *j) {
+static int verify_entries(AuditChain *chain, const AuditVerifyOptions *o, sd_journal *j) {
+        uint64_t n = 0;
         int r;
 
         r = sd_journal_set_data_threshold(j, 0);
@@ -107,20 +115,22 @@ static int verify_entries(AuditChain *chain, sd_journal *j) {
                 r = audit_journal_read_entry(j, &record, &unit);
                 if (r >= 0)
                         r = audit_chain_add(chain, &record, unit);
+                verify_goes_on(o, ++n);
         }
 
         return r;
 }
 
-static int verify_journal(AuditChain *chain, const char *directory) {
+static int verify_journal(AuditChain *chain, const AuditVerifyOptions *o) {
         sd_journal *j = NULL;
         int r;
 
-        r = directory ? sd_journal_open_directory(&j, directory, 0) : sd_journal_open_namespace(&j, AUDIT_NAMESPACE, SD_JOURNAL_LOCAL_ONLY);
+        r = o->directory ? sd_journal_open_directory(&j, o->directory, 0)
+                         : sd_journal_open_namespace(&j, AUDIT_NAMESPACE, SD_JOURNAL_LOCAL_ONLY);
         if (r < 0)
                 return r;
 
-        r = verify_entries(chain, j);
+        r = verify_entries(chain, o, j);
         sd_journal_close(j);
         return r;
 }
@@ -195,11 +205,11 @@ int audit_verify(const AuditVerifyOptions *options, AuditVerifyReport *report) {
                 return r;
 
         if (options->export_file)
-                r = verify_export(chain, options->export_file, &bad_offset);
+                r = verify_export(chain, options, &bad_offset);
         else {
                 if (!options->directory)
                         verify_ask_head(chain);
-                r = verify_journal(chain, options->directory);
+                r = verify_journal(chain, options);
         }
         if (r < 0 && !(r == -EBADMSG && options->export_file))
                 return r;

@@ -16,6 +16,8 @@ typedef struct AuditVerifyOptions {
         const char *directory;    /* a directory of journal files; neither: the live namespace */
         const char *checkpoints;  /* file of signed checkpoints; NULL: auditd's own, if it can be read */
         const char *public_key;   /* PEM file; NULL: auditd's own, if it can be read */
+        void (*on_record)(void *userdata); /* called now and then while records are read; may be NULL */
+        void *userdata;
 } AuditVerifyOptions;
 
 /* What is wrong with the first bad record. */

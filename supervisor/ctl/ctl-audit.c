@@ -69,17 +69,20 @@ CtlExit ctl_verb_audit_verify(Ctl *ctl) {
                 .directory = ctl->o.directory,
                 .checkpoints = ctl->o.checkpoints,
                 .public_key = ctl->o.key,
+                .on_record = ctl_activity_goes_on,
+                .userdata = ctl,
         };
         _cleanup_(audit_verify_report_done) AuditVerifyReport report = {};
         CtlExit e = CTL_OK;
+        bool begun;
         int r;
 
         if (options.export_file && options.directory)
                 return ctl_usage(ctl, "--file= and --directory= exclude each other.");
 
-        ctl_progress(ctl, "Reading the audit log");
+        begun = ctl_activity_begin(ctl, "Reading the audit log");
         r = audit_verify(&options, &report);
-        ctl_progress_done(ctl);
+        ctl_activity_end(ctl, begun);
         if (r < 0) {
                 ctl_error(ctl, "Cannot read the audit log: %s", strerror(-r));
                 return r == -ENOENT ? CTL_NOT_FOUND : r == -EACCES || r == -EPERM ? CTL_REFUSED : CTL_FAILED;

@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "ctl/ctl-format.h"
+#include "ctl/ctl-progress.h"
 #include "ctl/ctl.h"
 #include "util/io.h"
 #include "util/json.h"
@@ -27,16 +28,16 @@
 enum {
         RETRY_USEC = 500 * 1000,
         RETRY_TOTAL_USEC = 60 * 1000 * 1000,
-        QUIET_USEC = 5 * 1000 * 1000, /* then a progress line shows that we still wait */
+        PARTIAL_USEC = 10 * 1000 * 1000, /* so long an unfinished line of output stays alone on the terminal */
 };
 
 /* ---- one event ---- */
 
 /* Ends an unfinished line of output, so that what the host says begins a line. */
 static void end_line(CtlPrinter *p) {
-        if (p->in_line && p->ctl->out_tty)
-                (void) fputc('\n', p->ctl->out);
-        p->in_line = false;
+        if (p->in_line)
+                (void) fputc('\n', p->in_line);
+        p->in_line = NULL;
         (void) fflush(p->ctl->out);
 }
 
@@ -61,14 +62,14 @@ static void print_output(CtlPrinter *p, const json_t *event) {
         f = strcmp(stream, "stderr") == 0 ? p->ctl->err : p->ctl->out;
         (void) fputs(safe, f);
         (void) fflush(f);
-        if (f == p->ctl->out)
-                p->in_line = safe[strlen(safe) - 1] != '\n';
+        if (f == p->ctl->out ? p->ctl->out_tty : p->ctl->err_tty)
+                p->in_line = safe[strlen(safe) - 1] != '\n' ? f : NULL;
 }
 
 static void print_line(CtlPrinter *p, const json_t *event, const char *what, const char *subject, const char *more) {
         _cleanup_free_ char *safe_subject = NULL, *safe_more = NULL;
         const char *time = ctl_string(event, "time");
-        const char *on = p->ctl->err_tty ? "\033[2m" : "", *off = p->ctl->err_tty ? "\033[0m" : "";
+        const char *on = p->ctl->err_color ? "\033[2m" : "", *off = p->ctl->err_color ? "\033[0m" : "";
 
         if (p->ctl->o.quiet)
                 return;
@@ -170,8 +171,8 @@ typedef struct Follow {
         sd_event_source *quiet;  /* ref */
         int64_t first, next;     /* the positions that we began at and go on from */
         uint64_t lost_usec;      /* since when anchord is away; 0: it is there */
-        uint64_t begin_usec, last_usec;
         char state[32];          /* the last that was seen */
+        char step[72];           /* what is under way in the run: "boot", a step's name; "" if nothing is */
         char *reason;            /* owned */
         CtlExit status;
         bool interrupted;
@@ -190,6 +191,33 @@ static void follow_end(Follow *f, CtlExit status) {
         (void) sd_event_exit(f->event, 0);
 }
 
+/* When that event happened, on the monotonic clock; now if it does not say. */
+static uint64_t event_usec(const json_t *event) {
+        uint64_t now = time_monotonic(), then, today = time_realtime();
+        const char *time = ctl_string(event, "time");
+
+        if (!time || parse_time(time, &then) < 0 || then > today || today - then > now)
+                return now;
+        return now - (today - then);
+}
+
+/* What the status line is about: the item's state and what is under way in its run. */
+static void note_phase(Follow *f, const json_t *event) {
+        const char *type = ctl_string(event, "type") ?: "", *kind = ctl_string(event, "kind") ?: "", *step = NULL;
+
+        if (strcmp(type, "state") == 0)
+                step = "";
+        else if (strcmp(type, "step") == 0)
+                step = strcmp(ctl_string(event, "phase") ?: "", "started") == 0 ? ctl_string(event, "name") ?: "?" : "";
+        else if (strcmp(type, "note") == 0 && (strcmp(kind, "booting") == 0 || strcmp(kind, "booted") == 0))
+                step = strcmp(kind, "booting") == 0 ? "boot" : "";
+        if (!step)
+                return;
+
+        (void) snprintf(f->step, sizeof(f->step), "%s", step);
+        ctl_progress_since(f->ctl, event_usec(event));
+}
+
 static void follow_take(Follow *f, const json_t *event) {
         const char *type = ctl_string(event, "type") ?: "", *to;
         const json_t *seq = json_object_get(event, "seq");
@@ -202,7 +230,7 @@ static void follow_take(Follow *f, const json_t *event) {
                 free(f->reason);
                 f->reason = ctl_string(event, "reason") ? strdup(ctl_string(event, "reason")) : NULL;
         }
-        f->last_usec = time_monotonic();
+        note_phase(f, event);
         ctl_print_event(&f->printer, event);
 }
 
@@ -289,13 +317,18 @@ static int follow_on_signal(sd_event_source *s, const struct signalfd_siginfo *s
 /* Nothing for a while: show that we wait, and for what. */
 static int follow_on_quiet(sd_event_source *s, uint64_t usec, void *userdata) {
         Follow *f = userdata;
-        char span[CTL_TEXT_SIZE];
+        const char *state = *f->state ? f->state : "waiting";
 
-        if (!f->printer.in_line && time_monotonic() - f->last_usec >= QUIET_USEC)
-                ctl_progress(f->ctl, "%s %s, %s", f->item, *f->state ? f->state : "waiting",
-                             format_duration((time_monotonic() - f->begin_usec) / 1000000 * 1000000, span));
+        /* a line that the guest has not ended is not written over */
+        if (ctl_progress_silence(f->ctl) >= PARTIAL_USEC)
+                ctl_print_end(&f->printer);
 
-        (void) sd_event_source_set_time_relative(s, 1000 * 1000);
+        if (!f->printer.in_line && f->lost_usec > 0)
+                ctl_progress(f->ctl, "%s, anchord is away", state);
+        else if (!f->printer.in_line)
+                ctl_progress(f->ctl, "%s%s%s", state, *f->step ? ", " : "", f->step);
+
+        (void) sd_event_source_set_time_relative(s, PROGRESS_TICK_USEC);
         return sd_event_source_set_enabled(s, SD_EVENT_ONESHOT);
 }
 
@@ -317,8 +350,8 @@ static int follow_init(Follow *f) {
         r = sd_event_source_set_enabled(f->timer, SD_EVENT_OFF);
         if (r < 0)
                 return r;
-        if (f->ctl->err_tty && !f->ctl->o.quiet) {
-                r = sd_event_add_time_relative(f->event, &f->quiet, CLOCK_MONOTONIC, 1000 * 1000, 0, follow_on_quiet, f);
+        if (!f->ctl->o.quiet) {
+                r = sd_event_add_time_relative(f->event, &f->quiet, CLOCK_MONOTONIC, PROGRESS_TICK_USEC, 0, follow_on_quiet, f);
                 if (r < 0)
                         return r;
         }
@@ -347,12 +380,12 @@ CtlExit ctl_follow(Ctl *ctl, const char *item, const char *run, int64_t from) {
                 .item = item,
                 .first = from,
                 .next = from,
-                .begin_usec = time_monotonic(),
-                .last_usec = time_monotonic(),
                 .status = CTL_FAILED,
         };
         int r;
 
+        ctl_progress_done(ctl);
+        ctl_progress_since(ctl, time_monotonic());
         r = follow_init(&f);
         if (r >= 0)
                 r = follow_ask(&f);

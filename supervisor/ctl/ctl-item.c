@@ -186,9 +186,9 @@ static CtlExit await_rest(Ctl *ctl, const char *item) {
         return ctl_call_more(ctl, what ?: "wait", "Follow", json_pack("{s:s}", "item", item), drop_event, NULL);
 }
 
-static CtlExit stop_all(Ctl *ctl) {
+static CtlExit stop_all_and_wait(Ctl *ctl, json_t **ret) {
         _cleanup_json_ json_t *reply = NULL;
-        const json_t *stopped, *item;
+        const json_t *item;
         CtlExit r;
         size_t i;
 
@@ -199,18 +199,45 @@ static CtlExit stop_all(Ctl *ctl) {
                         ctl_error(ctl, "Without anchord, \"systemctl stop anchorhold-runs.slice\" ends every run.");
                 return r;
         }
-        stopped = json_object_get(reply, "stopped");
-        json_array_foreach(stopped, i, item) {
+
+        json_array_foreach(json_object_get(reply, "stopped"), i, item) {
                 r = await_rest(ctl, json_string_value(item));
                 if (r != CTL_OK)
                         return r;
         }
+
+        *ret = TAKE_PTR(reply);
+        return CTL_OK;
+}
+
+static CtlExit stop_all(Ctl *ctl) {
+        bool begun = ctl_activity_begin(ctl, "Stopping every run");
+        _cleanup_json_ json_t *reply = NULL;
+        size_t n;
+        CtlExit r;
+
+        r = stop_all_and_wait(ctl, &reply);
+        ctl_activity_end(ctl, begun);
+        if (r != CTL_OK)
+                return r;
         if (ctl->o.json != CTL_JSON_OFF)
                 return ctl_print_json(ctl, reply);
 
-        ctl_note(ctl, "%zu item%s stopped.%s", json_array_size(stopped), json_array_size(stopped) == 1 ? "" : "s",
-                 ctl->o.hold ? " No run starts until \"anchorctl release\"." : "");
+        n = json_array_size(json_object_get(reply, "stopped"));
+        ctl_note(ctl, "%zu item%s stopped.%s", n, n == 1 ? "" : "s", ctl->o.hold ? " No run starts until \"anchorctl release\"." : "");
         return CTL_OK;
+}
+
+static CtlExit stop_one(Ctl *ctl, const char *item) {
+        _cleanup_free_ char *what = text_format("stop %s", item), *doing = text_format("Stopping %s", item);
+        bool begun = ctl_activity_begin(ctl, doing ?: "Stopping");
+        CtlExit r;
+
+        r = ctl_call(ctl, what ?: "stop", "Stop", json_pack("{s:s, s:s*}", "item", item, "reason", ctl->o.reason), NULL, 0, NULL, NULL, 0);
+        if (r == CTL_OK)
+                r = await_rest(ctl, item);
+        ctl_activity_end(ctl, begun);
+        return r;
 }
 
 CtlExit ctl_verb_stop(Ctl *ctl) {
@@ -228,13 +255,8 @@ CtlExit ctl_verb_stop(Ctl *ctl) {
                         return CTL_USAGE;
 
         for (int i = 1; i < ctl->o.n_args; i++) {
-                _cleanup_free_ char *what = text_format("stop %s", ctl->o.args[i]);
-                CtlExit r;
+                CtlExit r = stop_one(ctl, ctl->o.args[i]);
 
-                r = ctl_call(ctl, what ?: "stop", "Stop", json_pack("{s:s, s:s*}", "item", ctl->o.args[i], "reason", ctl->o.reason),
-                             NULL, 0, NULL, NULL, 0);
-                if (r == CTL_OK)
-                        r = await_rest(ctl, ctl->o.args[i]);
                 if (r != CTL_OK)
                         worst = r;
         }

@@ -123,12 +123,12 @@ static int spawn_git(const char *const *args, int out_fd, int err_fd, pid_t *ret
 /* Waits, showing how far it is. The exit status, or negative errno. */
 static int wait_git(Ctl *ctl, pid_t pid, const char *what, int out_fd) {
         _cleanup_fd_ int pidfd = pidfd_open(pid, 0);
-        uint64_t begin = time_monotonic();
+        bool begun = ctl_activity_begin(ctl, what);
         int status;
 
         while (pidfd >= 0) {
                 struct pollfd p = { .fd = pidfd, .events = POLLIN };
-                char size[CTL_TEXT_SIZE], span[CTL_TEXT_SIZE];
+                char size[CTL_TEXT_SIZE];
                 struct stat st = {};
                 int n;
 
@@ -139,17 +139,21 @@ static int wait_git(Ctl *ctl, pid_t pid, const char *what, int out_fd) {
                 }
                 if (n > 0)
                         break;
-                if (time_monotonic() - begin < 1000 * 1000)
-                        continue;
                 (void) fstat(out_fd, &st);
-                ctl_progress(ctl, "%s: %s, %s", what, format_size((uint64_t) st.st_size, size),
-                             format_duration(time_monotonic() - begin, span));
+                if (st.st_size > 0)
+                        ctl_progress(ctl, "%s, %s", what, format_size((uint64_t) st.st_size, size));
+                else
+                        ctl_activity_goes_on(ctl);
         }
 
         while (waitpid(pid, &status, 0) < 0)
-                if (errno != EINTR)
-                        return -errno;
-        ctl_progress_done(ctl);
+                if (errno != EINTR) {
+                        status = -errno;
+                        break;
+                }
+        ctl_activity_end(ctl, begun);
+        if (status < 0)
+                return status;
         if (seed_interrupted)
                 return -EINTR;
         return WIFEXITED(status) ? WEXITSTATUS(status) : -ECHILD;

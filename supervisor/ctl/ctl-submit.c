@@ -101,8 +101,10 @@ static CtlExit submit(Ctl *ctl, char **ret_item) {
         _cleanup_json_ json_t *params = NULL, *reply = NULL;
         _cleanup_free_ char *commit = NULL;
         _cleanup_fd_ int seed = -1;
+        char what[64] = "Submitting";
         const char *item;
         struct stat st;
+        bool begun;
         CtlExit r;
 
         if (!ctl->o.workflow)
@@ -124,10 +126,11 @@ static CtlExit submit(Ctl *ctl, char **ret_item) {
         if (seed >= 0 && fstat(seed, &st) == 0 && st.st_size >= TELL_SIZE) {
                 char size[CTL_TEXT_SIZE];
 
-                ctl_progress(ctl, "Handing over %s", format_size((uint64_t) st.st_size, size));
+                (void) snprintf(what, sizeof(what), "Handing over %s", format_size((uint64_t) st.st_size, size));
         }
+        begun = ctl_activity_begin(ctl, what);
         r = ctl_call(ctl, "submit", "Submit", TAKE_PTR(params), &seed, seed >= 0 ? 1 : 0, &reply, NULL, 0);
-        ctl_progress_done(ctl);
+        ctl_activity_end(ctl, begun);
         if (r != CTL_OK)
                 return r;
 

@@ -69,8 +69,7 @@ size_t table_rows(const Table *t) {
         return t->n_cells / t->n_columns;
 }
 
-/* The number of terminal columns that the text takes, and the number of bytes that fit into `limit` of them. */
-static size_t text_width(const char *s, size_t limit, size_t *ret_bytes) {
+size_t text_width(const char *s, size_t limit, size_t *ret_bytes) {
         mbstate_t state = {};
         size_t width = 0, used = 0;
 

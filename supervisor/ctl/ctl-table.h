@@ -24,6 +24,9 @@ int table_add(Table *t, const char *text);
 
 size_t table_rows(const Table *t);
 
+/* The terminal columns that the text takes, at most `limit`, and the bytes that fit into them (may be NULL). */
+size_t text_width(const char *s, size_t limit, size_t *ret_bytes);
+
 /* Text in a column of that width, one blank at least behind it. */
 void table_pad(FILE *f, const char *text, size_t width);
 

@@ -4,9 +4,9 @@
 #include <errno.h>
 #include <stdarg.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <unistd.h>
 
+#include "ctl/ctl-progress.h"
 #include "util/json.h"
 #include "util/log.h"
 #include "util/text.h"
@@ -64,32 +64,10 @@ void ctl_note(Ctl *ctl, const char *format, ...) {
         va_end(ap);
 }
 
-void ctl_progress(Ctl *ctl, const char *format, ...) {
-        va_list ap;
-
-        if (!ctl->err_tty || ctl->o.quiet)
-                return;
-
-        (void) fputs("\r\033[K", ctl->err);
-        va_start(ap, format);
-        (void) vfprintf(ctl->err, format, ap);
-        va_end(ap);
-        (void) fflush(ctl->err);
-        ctl->in_progress = true;
-}
-
-void ctl_progress_done(Ctl *ctl) {
-        if (!ctl->in_progress)
-                return;
-
-        (void) fputs("\r\033[K", ctl->err);
-        (void) fflush(ctl->err);
-        ctl->in_progress = false;
-}
-
 CtlExit ctl_print_json(Ctl *ctl, const json_t *value) {
         size_t flags = JSON_ENCODE_ANY | (ctl->o.json == CTL_JSON_PRETTY ? JSON_INDENT(2) : JSON_COMPACT);
 
+        ctl_progress_done(ctl);
         /* ASCII only: nothing that a terminal could take for a command */
         if (json_dumpf(value, ctl->out, flags | JSON_ENSURE_ASCII) < 0 || fputc('\n', ctl->out) == EOF) {
                 ctl_error(ctl, "Cannot write: %s", strerror(errno));
@@ -213,18 +191,37 @@ CtlExit ctl_report(Ctl *ctl, const char *what, int r, const char *error, const j
 
 /* ---- calls ---- */
 
+/* A client that shows that it waits. */
+static int client_new(Ctl *ctl, IpcClient **ret) {
+        _cleanup_(ipc_client_freep) IpcClient *client = NULL;
+        int r;
+
+        r = ipc_client_new(&client, NULL, ctl->api_path);
+        if (r >= 0)
+                r = ipc_client_set_waiting(client, PROGRESS_TICK_USEC, ctl_activity_goes_on, ctl);
+        if (r < 0)
+                return r;
+
+        *ret = TAKE_PTR(client);
+        return 0;
+}
+
 CtlExit ctl_call(Ctl *ctl, const char *what, const char *method, json_t *params, const int *fds, size_t n_fds,
                  json_t **ret, int *ret_fds, size_t max_fds) {
         _cleanup_(ipc_client_freep) IpcClient *client = NULL;
         _cleanup_free_ char *full = NULL, *error = NULL;
         _cleanup_json_ json_t *reply = NULL, *owned = params;
+        bool begun;
         int r;
 
         full = text_format("%s%s", MANAGER, method);
-        r = full && params ? ipc_client_new(&client, NULL, ctl->api_path) : -ENOMEM;
-        if (r >= 0)
+        r = full && params ? client_new(ctl, &client) : -ENOMEM;
+        if (r >= 0) {
+                begun = ctl_activity_begin(ctl, what);
                 r = ipc_client_call(client, full, TAKE_PTR(owned), fds, n_fds, CALL_TIMEOUT_USEC, &reply, &error,
                                     ret_fds, max_fds);
+                ctl_activity_end(ctl, begun);
+        }
         if (r < 0)
                 return ctl_report(ctl, what, r, error, reply);
 
@@ -233,23 +230,12 @@ CtlExit ctl_call(Ctl *ctl, const char *what, const char *method, json_t *params,
         return CTL_OK;
 }
 
-CtlExit ctl_call_more(Ctl *ctl, const char *what, const char *method, json_t *params, CtlReply handler, void *userdata) {
-        _cleanup_(ipc_client_freep) IpcClient *client = NULL;
-        _cleanup_free_ char *full = NULL;
-        int r;
-
-        full = text_format("%s%s", MANAGER, method);
-        r = full && params ? ipc_client_new(&client, NULL, ctl->api_path) : -ENOMEM;
-        if (r < 0) {
-                json_decref(params);
-                return ctl_report(ctl, what, r, NULL, NULL);
-        }
-
-        r = ipc_client_observe(client, full, params, NULL, 0);
-        while (r >= 0) {
+static CtlExit take_answers(Ctl *ctl, IpcClient *client, const char *what, CtlReply handler, void *userdata) {
+        for (;;) {
                 _cleanup_free_ char *error = NULL;
                 _cleanup_json_ json_t *reply = NULL;
                 CtlExit e;
+                int r;
 
                 r = ipc_client_next(client, CALL_TIMEOUT_USEC, &reply, &error);
                 if (r < 0)
@@ -259,8 +245,27 @@ CtlExit ctl_call_more(Ctl *ctl, const char *what, const char *method, json_t *pa
                 if (e != CTL_OK || r == 0)
                         return e;
         }
+}
 
-        return ctl_report(ctl, what, r, NULL, NULL);
+CtlExit ctl_call_more(Ctl *ctl, const char *what, const char *method, json_t *params, CtlReply handler, void *userdata) {
+        _cleanup_(ipc_client_freep) IpcClient *client = NULL;
+        _cleanup_json_ json_t *owned = params;
+        _cleanup_free_ char *full = NULL;
+        bool begun;
+        CtlExit e;
+        int r;
+
+        full = text_format("%s%s", MANAGER, method);
+        r = full && params ? client_new(ctl, &client) : -ENOMEM;
+        if (r >= 0)
+                r = ipc_client_observe(client, full, TAKE_PTR(owned), NULL, 0);
+        if (r < 0)
+                return ctl_report(ctl, what, r, NULL, NULL);
+
+        begun = ctl_activity_begin(ctl, what);
+        e = take_answers(ctl, client, what, handler, userdata);
+        ctl_activity_end(ctl, begun);
+        return e;
 }
 
 /* ---- the program ---- */
@@ -319,12 +324,17 @@ CtlExit ctl_run(Ctl *ctl, int argc, char *argv[]) {
         return r;
 }
 
-static unsigned terminal_columns(FILE *f) {
-        struct winsize size = {};
+/* TERM unset or "dumb": nothing but plain lines. NO_COLOR (no-color.org): no emphasis. */
+static void find_terminals(Ctl *ctl) {
+        const char *term = getenv("TERM"), *no_color = getenv("NO_COLOR");
+        bool dumb = !term || !*term || strcmp(term, "dumb") == 0;
 
-        if (ioctl(fileno(f), TIOCGWINSZ, &size) < 0 || size.ws_col == 0)
-                return 80;
-        return size.ws_col;
+        ctl->out_tty = isatty(STDOUT_FILENO);
+        ctl->err_tty = isatty(STDERR_FILENO);
+        ctl->err_redraw = ctl->err_tty && !dumb;
+        ctl->err_color = ctl->err_redraw && !(no_color && *no_color);
+        if (ctl->out_tty)
+                ctl->columns = ctl_terminal_columns(stdout);
 }
 
 int ctl_main(int argc, char *argv[]) {
@@ -332,14 +342,11 @@ int ctl_main(int argc, char *argv[]) {
                 .api_path = CTL_API_PATH,
                 .out = stdout,
                 .err = stderr,
-                .out_tty = isatty(STDOUT_FILENO),
-                .err_tty = isatty(STDERR_FILENO),
         };
         CtlExit r;
 
         log_init("anchorctl");
-        if (ctl.out_tty)
-                ctl.columns = terminal_columns(stdout);
+        find_terminals(&ctl);
 
         r = ctl_run(&ctl, argc, argv);
         if (fflush(stdout) == EOF && r == CTL_OK && errno != EPIPE) {

@@ -60,11 +60,20 @@ typedef struct Ctl {
         const char *egress_path;/* borrowed; NULL: where it is on a host */
         FILE *out, *err;        /* borrowed */
         bool out_tty, err_tty;
+        bool err_redraw;        /* err is a terminal that can take a line back */
+        bool err_color;         /* and one that is to show emphasis */
         unsigned columns;       /* of the terminal; 0: not one */
         const char *verb;       /* static; the verb's name once it is known */
         pid_t pager;
         FILE *terminal;         /* borrowed; what out was before the pager */
-        bool in_progress;       /* a progress line is on the terminal */
+        struct {
+                bool shown;             /* a status line is on the terminal */
+                unsigned width;         /* its columns */
+                uint64_t since_usec;    /* when what it tells of began; CLOCK_MONOTONIC, as the next */
+                uint64_t said_usec;     /* when something was last printed */
+                uint64_t drawn_usec;    /* when the status line was */
+                const char *activity;   /* borrowed; NULL: none */
+        } progress;
 } Ctl;
 
 /* The whole program: streams, options, verb, exit status. */
@@ -135,9 +144,28 @@ void ctl_error(Ctl *ctl, const char *format, ...) _printf_(2, 3);
 CtlExit ctl_usage(Ctl *ctl, const char *format, ...) _printf_(2, 3);
 /* Not with --quiet. */
 void ctl_note(Ctl *ctl, const char *format, ...) _printf_(2, 3);
-/* What is being done right now; only on a terminal, and replaced by the next. NULL removes it. */
+
+/* ---- a sign of life (ctl-progress.c) ---- */
+
+/* What is being done right now: a status line on a terminal, replaced by the next; elsewhere a line, if there was nothing
+ * for ten seconds. To be called every PROGRESS_TICK_USEC while one waits; does nothing as long as it is too early. */
 void ctl_progress(Ctl *ctl, const char *format, ...) _printf_(2, 3);
+/* Takes the status line back. Comes before anything that is printed to either stream. */
 void ctl_progress_done(Ctl *ctl);
+/* For how long has nothing been printed? */
+uint64_t ctl_progress_silence(const Ctl *ctl);
+/* The time that is shown counts from then on, CLOCK_MONOTONIC. */
+void ctl_progress_since(Ctl *ctl, uint64_t usec);
+
+/* Something that may take long begins, unless it is part of something larger: then false. `what` is borrowed until its end. */
+bool ctl_activity_begin(Ctl *ctl, const char *what);
+/* An IpcWaiting: it still goes on. */
+void ctl_activity_goes_on(void *ctl);
+void ctl_activity_end(Ctl *ctl, bool begun);
+
+unsigned ctl_terminal_columns(FILE *f);
+
+/* ---- printing ---- */
 
 /* One JSON value as --json= wants it. */
 CtlExit ctl_print_json(Ctl *ctl, const json_t *value);
@@ -179,7 +207,7 @@ CtlExit ctl_follow(Ctl *ctl, const char *item, const char *run, int64_t from);
 typedef struct CtlPrinter {
         Ctl *ctl;
         const char *only_run;   /* NULL: all */
-        bool in_line;           /* the output's last line is not ended yet */
+        FILE *in_line;          /* borrowed: the terminal's stream whose last line is not ended yet; NULL: none */
 } CtlPrinter;
 void ctl_print_event(CtlPrinter *p, const json_t *event);
 void ctl_print_end(CtlPrinter *p);

@@ -21,12 +21,9 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <sys/un.h>
-#include <systemd/sd-varlink.h>
 
+#include "ipc/ipc-link.h"
 #include "ipc/json-convert.h"
 #include "util/json.h"
 #include "util/text.h"
@@ -78,7 +75,7 @@ struct IpcClient {
         Connection *connections;    /* owned */
         sd_varlink *current;        /* borrowed: whose answer is being handled */
         sd_event_source *pump;      /* ref: sends what waits, from the loop, after a handler returned */
-        sd_varlink *sync;           /* ref: for ipc_client_call() and _next() */
+        IpcSync *sync;              /* owned: for ipc_client_call() and _next() */
 };
 
 static Call *call_free(Call *call) {
@@ -124,7 +121,7 @@ static IpcClient *client_unref(IpcClient *c) {
                 return NULL;
 
         (void) sd_event_source_disable_unref(c->pump);
-        (void) sd_varlink_close_unref(c->sync);
+        (void) ipc_sync_free(c->sync);
         (void) sd_event_unref(c->event);
         free(c->path);
         free(c);
@@ -210,70 +207,6 @@ static int call_on_failure(sd_event_source *s, void *userdata) {
         return 0;
 }
 
-/*
- * A connected link. Sockets of ours are made by PID 1 or, in tests, by ourselves; whoever else could
- * put one at that path is not whom we mean to talk to.
- */
-static int client_connect(IpcClient *c, sd_varlink **ret) {
-        struct sockaddr_un address = { .sun_family = AF_UNIX };
-        _cleanup_(sd_varlink_unrefp) sd_varlink *link = NULL;
-        _cleanup_fd_ int fd = -1;
-        struct ucred credentials;
-        socklen_t size = sizeof(credentials);
-        int r;
-
-        if (strlen(c->path) >= sizeof(address.sun_path))
-                return -ENAMETOOLONG;
-        strcpy(address.sun_path, c->path);
-
-        fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-        if (fd < 0)
-                return -errno;
-        /* EAGAIN is a full backlog: a server that does not accept is not there */
-        if (connect(fd, (struct sockaddr *) &address, sizeof(address)) < 0)
-                return -errno;
-        if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &credentials, &size) < 0)
-                return -errno;
-        if (credentials.uid != 0 && credentials.uid != geteuid())
-                return -EPERM;
-
-        r = sd_varlink_connect_fd(&link, fd);
-        if (r < 0)
-                return r;
-        (void) TAKE_FD(fd);
-
-        (void) sd_varlink_set_description(link, c->path);
-        r = sd_varlink_set_allow_fd_passing_input(link, true);
-        if (r >= 0)
-                r = sd_varlink_set_allow_fd_passing_output(link, true);
-        if (r >= 0)
-                r = sd_varlink_set_relative_timeout(link, UINT64_MAX);
-        if (r < 0)
-                return r;
-
-        *ret = TAKE_PTR(link);
-        return 0;
-}
-
-/* An idle link on which anything happened can only have been closed by the server. */
-static bool link_is_stale(sd_varlink *link) {
-        struct pollfd p = { .fd = sd_varlink_get_fd(link), .events = POLLIN | POLLRDHUP };
-
-        return p.fd < 0 || poll(&p, 1, 0) != 0;
-}
-
-static int link_push_fds(sd_varlink *link, const int *fds, size_t n_fds) {
-        int r;
-
-        for (size_t i = 0; i < n_fds; i++) {
-                r = sd_varlink_push_dup_fd(link, fds[i]);
-                if (r < 0)
-                        return r;
-        }
-
-        return 0;
-}
-
 /* The next of several answers. The handler may end the connection or free the client. */
 static void connection_on_more(Connection *connection, json_t *params) {
         IpcClient *c = connection->client;
@@ -328,7 +261,7 @@ static int connection_new(IpcClient *c, bool dedicated, Connection **ret) {
         Connection *connection;
         int r;
 
-        r = client_connect(c, &link);
+        r = ipc_link_connect(c->path, &link);
         if (r < 0)
                 return r;
 
@@ -361,7 +294,7 @@ static int connection_new(IpcClient *c, bool dedicated, Connection **ret) {
 static int connection_send(Connection *connection, Call *call) {
         int r;
 
-        r = link_push_fds(connection->link, call->fds, call->n_fds);
+        r = ipc_link_push_fds(connection->link, call->fds, call->n_fds);
         if (r < 0)
                 return r;
 
@@ -382,7 +315,7 @@ static int client_find_connection(IpcClient *c, Connection **ret) {
                 next = k->next;
                 if (k->dedicated || k->call || k->resting)
                         continue;
-                if (!link_is_stale(k->link)) {
+                if (!ipc_link_is_stale(k->link)) {
                         *ret = k;
                         return 0;
                 }
@@ -557,62 +490,33 @@ int ipc_client_take_fd(IpcClient *c, unsigned i) {
         return c->current ? sd_varlink_take_fd(c->current, i) : -EINVAL;
 }
 
-/* ---- without an event loop ---- */
+/* ---- without an event loop: ipc-client-sync.c ---- */
 
-static int client_sync_link(IpcClient *c, uint64_t timeout_usec) {
-        int r;
+static int client_sync(IpcClient *c, IpcSync **ret) {
+        int r = 0;
 
-        if (c->sync && link_is_stale(c->sync))
-                c->sync = sd_varlink_close_unref(c->sync);
-        if (!c->sync) {
-                r = client_connect(c, &c->sync);
-                if (r < 0)
-                        return r;
-        }
-
-        r = sd_varlink_set_relative_timeout(c->sync, timeout_usec > 0 ? timeout_usec : UINT64_MAX);
-        return r < 0 ? r : 0;
+        if (!c->sync)
+                r = ipc_sync_new(&c->sync, c->path);
+        if (r >= 0)
+                *ret = c->sync;
+        return r;
 }
 
-/* What an answer means; r is sd-varlink's verdict. The link is given up unless the answer was complete. */
-static int client_sync_result(IpcClient *c, int r, sd_json_variant *v, const char *error, json_t **ret_params, char **ret_error) {
-        _cleanup_json_ json_t *params = NULL;
-        _cleanup_free_ char *name = NULL;
+int ipc_client_set_waiting(IpcClient *c, uint64_t every_usec, IpcWaiting handler, void *userdata) {
+        IpcSync *sync;
+        int r;
 
-        if (r >= 0 && error && strcmp(error, SD_VARLINK_ERROR_TIMEOUT) == 0)
-                r = -ETIMEDOUT;
-        else if (r >= 0 && error && strcmp(error, SD_VARLINK_ERROR_DISCONNECTED) == 0)
-                r = -ECONNRESET;
-        if (r == -ETIME)
-                r = -ETIMEDOUT;
+        r = client_sync(c, &sync);
         if (r >= 0)
-                r = v ? json_from_variant(v, &params) : 0;
-        if (r < 0) {
-                c->sync = sd_varlink_close_unref(c->sync);
-                return r;
-        }
-
-        if (!params)
-                params = json_object();
-        if (error)
-                name = strdup(error);
-        if (!params || (error && !name))
-                return -ENOMEM;
-
-        if (ret_params)
-                *ret_params = TAKE_PTR(params);
-        if (error && ret_error)
-                *ret_error = TAKE_PTR(name);
-        return error ? -EREMOTEIO : 0;
+                ipc_sync_set_waiting(sync, every_usec, handler, userdata);
+        return r;
 }
 
 int ipc_client_call(IpcClient *c, const char *method, json_t *params, const int *fds, size_t n_fds,
                     uint64_t timeout_usec, json_t **ret_params, char **ret_error,
                     int *ret_fds, size_t max_fds) {
-        _cleanup_(sd_json_variant_unrefp) sd_json_variant *v = NULL;
         _cleanup_json_ json_t *owned = params ?: json_object();
-        sd_json_variant *answer = NULL;
-        const char *error = NULL;
+        IpcSync *sync;
         int r;
 
         for (size_t i = 0; i < max_fds; i++)
@@ -620,133 +524,26 @@ int ipc_client_call(IpcClient *c, const char *method, json_t *params, const int 
         if (!owned)
                 return -ENOMEM;
 
-        r = json_to_variant(owned, &v);
+        r = client_sync(c, &sync);
         if (r < 0)
                 return r;
-        r = client_sync_link(c, timeout_usec);
-        if (r < 0)
-                return r;
-        r = link_push_fds(c->sync, fds, n_fds);
-        if (r >= 0)
-                r = sd_varlink_call_full(c->sync, method, v, &answer, &error, NULL);
-        r = client_sync_result(c, r, answer, error, ret_params, ret_error);
-        if (r < 0)
-                return r;
-
-        for (size_t i = 0; i < max_fds; i++) {
-                int fd = sd_varlink_take_fd(c->sync, i);
-
-                ret_fds[i] = fd < 0 ? -1 : fd;
-        }
-        return 0;
-}
-
-/* The answer that ipc_client_next() waits for, as the reply callback left it. */
-typedef struct Observed {
-        int r;                 /* 1 while nothing has come */
-        bool more;
-        json_t *params;        /* owned */
-        char *error;           /* owned */
-} Observed;
-
-static int observed_on_reply(sd_varlink *link, sd_json_variant *parameters, const char *error, sd_varlink_reply_flags_t flags, void *userdata) {
-        Observed *o = sd_varlink_get_userdata(link);
-
-        if (!o || o->r <= 0)
-                return 0;
-
-        o->more = flags & SD_VARLINK_REPLY_CONTINUES;
-        if (flags & SD_VARLINK_REPLY_LOCAL)
-                o->r = -ECONNRESET;
-        else if (error && !(o->error = strdup(error)))
-                o->r = -ENOMEM;
-        else
-                o->r = parameters ? json_from_variant(parameters, &o->params) : 0;
-
-        return 0;
+        return ipc_sync_call(sync, method, owned, fds, n_fds, timeout_usec, ret_params, ret_error, ret_fds, max_fds);
 }
 
 int ipc_client_observe(IpcClient *c, const char *method, json_t *params, const int *fds, size_t n_fds) {
-        _cleanup_(sd_json_variant_unrefp) sd_json_variant *v = NULL;
         _cleanup_json_ json_t *owned = params ?: json_object();
+        IpcSync *sync;
         int r;
 
         if (!owned)
                 return -ENOMEM;
-        r = json_to_variant(owned, &v);
+
+        r = client_sync(c, &sync);
         if (r < 0)
                 return r;
-
-        c->sync = sd_varlink_close_unref(c->sync);
-        r = client_sync_link(c, 0);
-        if (r >= 0)
-                r = sd_varlink_bind_reply(c->sync, observed_on_reply);
-        if (r >= 0)
-                r = link_push_fds(c->sync, fds, n_fds);
-        if (r >= 0)
-                r = sd_varlink_observe(c->sync, method, v);
-        if (r < 0) {
-                c->sync = sd_varlink_close_unref(c->sync);
-                return r;
-        }
-        return 0;
-}
-
-/* Drives the link until one answer is in `o`. sd_varlink_process() handles at most one message a call. */
-static int observe_one(IpcClient *c, uint64_t timeout_usec, Observed *o) {
-        uint64_t end = timeout_usec > 0 ? time_monotonic() + timeout_usec : UINT64_MAX;
-        int r;
-
-        while (o->r > 0) {
-                uint64_t now = time_monotonic();
-
-                r = sd_varlink_process(c->sync);
-                if (r < 0)
-                        return r;
-                if (r > 0)
-                        continue;
-                if (now >= end)
-                        return -ETIMEDOUT;
-
-                r = sd_varlink_wait(c->sync, end == UINT64_MAX ? UINT64_MAX : end - now);
-                if (r < 0 && r != -EINTR)
-                        return r;
-        }
-
-        return o->r;
+        return ipc_sync_observe(sync, method, owned, fds, n_fds);
 }
 
 int ipc_client_next(IpcClient *c, uint64_t timeout_usec, json_t **ret_params, char **ret_error) {
-        Observed o = { .r = 1 };
-        int r;
-
-        if (!c->sync)
-                return -ENOTCONN;
-
-        (void) sd_varlink_set_userdata(c->sync, &o);
-        r = observe_one(c, timeout_usec, &o);
-        (void) sd_varlink_set_userdata(c->sync, NULL);
-        if (r < 0) {
-                json_decref(o.params);
-                free(o.error);
-                /* a time-out leaves the call as it is: the answer may come with the next one */
-                if (r != -ETIMEDOUT)
-                        c->sync = sd_varlink_close_unref(c->sync);
-                return r;
-        }
-
-        if (!o.params)
-                o.params = json_object();
-        if (ret_params)
-                *ret_params = o.params;
-        else
-                json_decref(o.params);
-        if (o.error) {
-                if (ret_error)
-                        *ret_error = o.error;
-                else
-                        free(o.error);
-                return -EREMOTEIO;
-        }
-        return o.more ? 1 : 0;
+        return c->sync ? ipc_sync_next(c->sync, timeout_usec, ret_params, ret_error) : -ENOTCONN;
 }

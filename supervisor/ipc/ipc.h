@@ -117,3 +117,7 @@ int ipc_client_take_fd(IpcClient *c, unsigned i);
  * last (whose parameters are still given), negative errno, or -EREMOTEIO as above. */
 int ipc_client_observe(IpcClient *c, const char *method, json_t *params, const int *fds, size_t n_fds);
 int ipc_client_next(IpcClient *c, uint64_t timeout_usec, json_t **ret_params, char **ret_error);
+
+/* While one of these waits, `handler` is called at those intervals, so that it can be shown to a person. NULL: no more. */
+typedef void (*IpcWaiting)(void *userdata);
+int ipc_client_set_waiting(IpcClient *c, uint64_t every_usec, IpcWaiting handler, void *userdata);

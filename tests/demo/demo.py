@@ -14,7 +14,6 @@ import json
 import os
 import pathlib
 import re
-import select
 import subprocess
 import sys
 import time
@@ -68,25 +67,10 @@ def main():
     return status
 
 
-def followed(host, *command):
-    """The same for a command that may have nothing to say for a while: then a line says for how long it has been at it."""
-    process = host.popen(command, "operator", stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    begin = time.monotonic()
-    while True:
-        if not select.select([process.stdout], [], [], 8)[0]:
-            print(f"  … ({time.monotonic() - begin:.0f} s)", flush=True)
-            continue
-        data = os.read(process.stdout.fileno(), 65536)
-        if not data:
-            return process.wait()
-        sys.stdout.buffer.write(data)
-        sys.stdout.buffer.flush()
-
-
 def show_run(host, world, workflow):
     title(f"the run: anchorctl run --workflow {workflow}")
-    status = followed(host, "anchorctl", "run", "--workflow", workflow, "--repo", hosting.REPOSITORY, "--base", "main",
-                      "--task", TASK)
+    status = shown(host, "anchorctl", "run", "--workflow", workflow, "--repo", hosting.REPOSITORY, "--base", "main",
+                   "--task", TASK)
     item = host.items()[0]["id"]
 
     title("the item: its runs, where the time went, what it cost")

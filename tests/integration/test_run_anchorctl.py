@@ -145,6 +145,42 @@ def test_interrupt_leaves_the_run(host):
     assert done.stdout == "up\ndone\n"
 
 
+def test_sign_of_life(host):
+    """A run that prints nothing says on stderr that it is there: lines in a pipe, a status line on a terminal."""
+    run = host.popen(["anchorctl", "run", "--workflow", "exec", "--", "sh", "-c", "sleep 22; echo done"],
+                     user="operator", stdout=-1, stderr=-1, text=True)
+    item = wait_for(lambda: (newest := host.items()[0])["state"] in ("queued", "leased", "running") and newest["id"])
+    runs = {
+        "pipe": run,
+        "quiet": host.popen(["anchorctl", "logs", "--follow", "--quiet", item], user="operator", stdout=-1, stderr=-1, text=True),
+        # 30 columns, later 20; what is on stdout is not on the terminal
+        "terminal": host.popen("TERM=xterm script --quiet --return --command \"stty cols 30; (sleep 20; stty cols 20 </dev/tty) & "
+                               f"anchorctl logs --follow {item} >/tmp/sign-of-life\" /dev/null", user="operator", stdout=-1, stderr=-1),
+        "dumb": host.popen(f"TERM=dumb script --quiet --return --command \"anchorctl logs --follow {item}\" /dev/null",
+                           user="operator", stdout=-1, stderr=-1),
+    }
+    said = {name: run.communicate(timeout=120) for name, run in runs.items()}
+    assert {name: run.returncode for name, run in runs.items()} == dict.fromkeys(runs, OK)
+
+    out, err = said["pipe"]
+    assert out == "done\n"
+    lines = [line for line in err.splitlines() if line.startswith("…")]
+    assert len(lines) >= 2 and "\r" not in err and "\033" not in err
+    assert re.fullmatch(r"… running, exec: (9|1[0-2]) s", lines[-2]) and re.fullmatch(r"… running, exec: (19|2[0-2]) s", lines[-1])
+    assert said["quiet"] == ("done\n", "")
+
+    drawn = said["terminal"][0].decode()
+    status = re.findall(r"… [^\r\n\033]*", drawn)
+    assert len(status) > 15 and max(map(len, status)) <= 29
+    assert all(len(line) <= 19 for line in status[-4:]) and "…" in status[-1][1:]
+    # each is taken back: no status line ends in a line feed, and the screen's last word is the host's
+    assert not re.search(r"… [^\r\n\033]*\r?\n", drawn)
+    assert host.run(["cat", "/tmp/sign-of-life"]).stdout == "done\n"
+
+    dumb = said["dumb"][0].decode()
+    assert "\033" not in dumb and re.search(r"… running, exec: (9|1[0-2]) s\r\n", dumb)
+
+
 def test_doctor_and_status(host):
     done = expect(host, OK, "doctor", user=None)
     assert "bad" not in done.stdout

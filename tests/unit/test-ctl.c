@@ -20,6 +20,7 @@
 #include <cmocka.h>
 
 #include "ctl/ctl-format.h"
+#include "ctl/ctl-progress.h"
 #include "ctl/ctl-table.h"
 #include "ctl/ctl.h"
 #include "util/io.h"
@@ -30,6 +31,7 @@
 #define ITEM_FAILS "ibbbbbbbbbbbb"
 #define ITEM_HANGS "icccccccccccc"
 #define ITEM_DROPS "idddddddddddd"
+#define ITEM_SLOW "ieeeeeeeeeeee"
 #define RUN "raaaaaaaaaaaa"
 
 /* ---- the other side ---- */
@@ -132,6 +134,18 @@ static int on_result(IpcCall *call, json_t *params, void *userdata) {
         return ipc_call_reply(call, NULL);
 }
 
+static int on_answer_later(sd_event_source *s, uint64_t usec, void *userdata) {
+        _cleanup_(ipc_call_unrefp) IpcCall *call = userdata;
+
+        return ipc_call_reply(call, NULL);
+}
+
+static int on_stop(IpcCall *call, json_t *params, void *userdata) {
+        if (strcmp(ctl_string(params, "item"), ITEM_SLOW) != 0)
+                return ipc_call_reply(call, NULL);
+        return sd_event_add_time_relative(server_event, NULL, CLOCK_MONOTONIC, 1300 * 1000, 0, on_answer_later, ipc_call_ref(call));
+}
+
 static int on_stop_all(IpcCall *call, json_t *params, void *userdata) {
         return ipc_call_reply(call, json_pack("{s:[s]}", "stopped", json_is_true(json_object_get(params, "hold")) ? ITEM : ITEM_FAILS));
 }
@@ -149,7 +163,7 @@ static const IpcMethod methods[] = {
         { "io.anchorhold.Manager.Submit", PEER_OTHER, on_submit },   { "io.anchorhold.Manager.List", PEER_OTHER, on_list },
         { "io.anchorhold.Manager.Show", PEER_OTHER, on_show },       { "io.anchorhold.Manager.Follow", PEER_OTHER, on_follow },
         { "io.anchorhold.Manager.Logs", PEER_OTHER, on_follow },     { "io.anchorhold.Manager.Result", PEER_OTHER, on_result },
-        { "io.anchorhold.Manager.StopAll", PEER_OTHER, on_stop_all }, { "io.anchorhold.Manager.Stop", PEER_OTHER, on_nothing },
+        { "io.anchorhold.Manager.StopAll", PEER_OTHER, on_stop_all }, { "io.anchorhold.Manager.Stop", PEER_OTHER, on_stop },
         { "io.anchorhold.Manager.Hold", PEER_ANCHORD, on_nothing },  { "io.anchorhold.Manager.Status", PEER_OTHER, on_status },
         {},
 };
@@ -232,16 +246,17 @@ static int teardown(void **state) {
 }
 
 /* Runs "anchorctl ARGS…"; out and err are then in the fixture. */
-#define CTL(...) run_ctl((char *[]) { (char *) "anchorctl", __VA_ARGS__, NULL }, false)
-#define CTL_TTY(...) run_ctl((char *[]) { (char *) "anchorctl", __VA_ARGS__, NULL }, true)
+#define CTL(...) run_ctl((char *[]) { (char *) "anchorctl", __VA_ARGS__, NULL }, (Ctl) {})
+#define CTL_TTY(...) run_ctl((char *[]) { (char *) "anchorctl", __VA_ARGS__, NULL }, (Ctl) { .out_tty = true })
+#define CTL_REDRAW(...) run_ctl((char *[]) { (char *) "anchorctl", __VA_ARGS__, NULL }, (Ctl) { .err_tty = true, .err_redraw = true })
 
-static CtlExit run_ctl(char **argv, bool tty) {
-        Ctl ctl = { .api_path = fixture.path, .out_tty = tty };
+static CtlExit run_ctl(char **argv, Ctl ctl) {
         size_t out_size, err_size;
         char *copy[32] = {};
         int argc = 0;
         CtlExit r;
 
+        ctl.api_path = fixture.path;
         while (argv[argc]) {
                 copy[argc] = argv[argc];
                 argc++;
@@ -447,6 +462,103 @@ static void test_stop(void **state) {
         assert_string_equal(fixture.out, "{\"stopped\":[\"" ITEM "\"]}\n");
 }
 
+static void test_progress_lines(void **state) {
+        static const struct { const char *text; uint64_t seconds; const char *line; } texts[] = {
+                { "running, agent", 0, "\u2026 running, agent: 0 s" },
+                { "running, agent", 59, "\u2026 running, agent: 59 s" },
+                { "queued", 60, "\u2026 queued: 1 min 0 s" },
+                { "queued", 3599, "\u2026 queued: 59 min 59 s" },
+                { "queued", 7320, "\u2026 queued: 2 h 2 min" },
+                { "a\033[2J\nb", 1, "\u2026 a\\x1b[2J\\x0ab: 1 s" },
+        };
+        static const struct { const char *text; unsigned columns; const char *fits; unsigned width; } fits[] = {
+                { "abcdef", 80, "abcdef", 6 },
+                { "abcdef", 7, "abcdef", 6 },   /* the last column stays free */
+                { "abcdef", 6, "abcd\u2026", 5 },
+                { "abcdef", 2, "\u2026", 1 },
+                { "abcdef", 1, "\u2026", 1 },
+                { "abcdef", 0, "\u2026", 1 },
+                { "", 10, "", 0 },
+        };
+        static const struct { unsigned width, columns; const char *sequence; } erasures[] = {
+                { 0, 80, "\r\033[K" }, { 60, 80, "\r\033[K" }, { 60, 60, "\r\033[K" },
+                { 60, 59, "\r\033[1A\033[J" }, { 60, 20, "\r\033[2A\033[J" }, { 60, 0, "\r\033[K" },
+        };
+
+        for (size_t i = 0; i < ELEMENTSOF(texts); i++) {
+                _cleanup_free_ char *line = progress_text(texts[i].text, texts[i].seconds * 1000000 + 999999);
+
+                assert_string_equal(line, texts[i].line);
+        }
+        for (size_t i = 0; i < ELEMENTSOF(fits); i++) {
+                unsigned width = 99;
+                _cleanup_free_ char *text = progress_fit(fits[i].text, fits[i].columns, &width);
+
+                assert_string_equal(text, fits[i].fits);
+                assert_int_equal(width, fits[i].width);
+        }
+        for (size_t i = 0; i < ELEMENTSOF(erasures); i++) {
+                _cleanup_free_ char *sequence = progress_erase(erasures[i].width, erasures[i].columns);
+
+                assert_string_equal(sequence, erasures[i].sequence);
+        }
+
+        assert_false(progress_is_due(500 * 1000, true));
+        assert_true(progress_is_due(PROGRESS_TICK_USEC, true));
+        assert_false(progress_is_due(9 * 1000 * 1000, false));
+        assert_true(progress_is_due(PROGRESS_LINE_USEC, false));
+}
+
+/* A wait of more than a second: a status line that is taken back on a terminal, nothing yet anywhere else. */
+static void test_progress(void **state) {
+        const char *line, *gone;
+
+        assert_int_equal(CTL_REDRAW(S("stop"), S(ITEM_SLOW)), CTL_OK);
+        line = strstr(fixture.err, "\u2026 Stopping " ITEM_SLOW ": 1 s");
+        assert_non_null(line);
+        gone = strstr(line, "\r\033[K");
+        assert_non_null(gone);
+        assert_string_equal(gone, "\r\033[K"); /* and nothing behind it */
+        assert_string_equal(fixture.out, "");
+
+        assert_int_equal(CTL_REDRAW(S("stop"), S("-q"), S(ITEM_SLOW)), CTL_OK);
+        assert_string_equal(fixture.err, "");
+        assert_int_equal(CTL(S("stop"), S(ITEM_SLOW)), CTL_OK);
+        assert_string_equal(fixture.err, "");
+        assert_int_equal(CTL_REDRAW(S("stop"), S(ITEM)), CTL_OK);
+        assert_string_equal(fixture.err, ""); /* quick things need none */
+}
+
+/* Where nothing can be taken back: a line after ten seconds of silence, and then after ten more. */
+static void test_progress_plain(void **state) {
+        _cleanup_free_ char *err = NULL;
+        size_t size;
+        Ctl ctl = { .out = stdout, .err = open_memstream(&err, &size) };
+
+        assert_true(ctl_activity_begin(&ctl, "Waiting"));
+        assert_false(ctl_activity_begin(&ctl, "A part of it"));
+        ctl_activity_goes_on(&ctl);
+        (void) fflush(ctl.err);
+        assert_string_equal(err, "");
+
+        ctl.progress.since_usec -= 20 * 1000 * 1000;
+        ctl.progress.said_usec -= 10 * 1000 * 1000;
+        ctl_activity_goes_on(&ctl);
+        ctl_activity_goes_on(&ctl); /* not twice */
+        ctl_activity_end(&ctl, false);
+        (void) fflush(ctl.err);
+        assert_string_equal(err, "\u2026 Waiting: 20 s\n");
+
+        ctl.pager = 1;
+        ctl.progress.said_usec -= 10 * 1000 * 1000;
+        ctl_activity_goes_on(&ctl);
+        ctl.pager = 0;
+        ctl_activity_end(&ctl, true);
+        ctl_activity_goes_on(&ctl);
+        (void) fclose(ctl.err);
+        assert_string_equal(err, "\u2026 Waiting: 20 s\n");
+}
+
 static void test_result(void **state) {
         _cleanup_free_ char *path = text_format("--bundle=%s/bundle", fixture.folder), *data = NULL;
         size_t size;
@@ -628,6 +740,8 @@ int main(void) {
                 cmocka_unit_test(test_format),
                 cmocka_unit_test(test_table),
                 cmocka_unit_test(test_records),
+                cmocka_unit_test(test_progress_lines),
+                cmocka_unit_test(test_progress_plain),
                 cmocka_unit_test_setup_teardown(test_usage, setup, teardown),
                 cmocka_unit_test_setup_teardown(test_help, setup, teardown),
                 cmocka_unit_test_setup_teardown(test_submit, setup, teardown),
@@ -635,6 +749,7 @@ int main(void) {
                 cmocka_unit_test_setup_teardown(test_list_and_show, setup, teardown),
                 cmocka_unit_test_setup_teardown(test_follow, setup, teardown),
                 cmocka_unit_test_setup_teardown(test_stop, setup, teardown),
+                cmocka_unit_test_setup_teardown(test_progress, setup, teardown),
                 cmocka_unit_test_setup_teardown(test_result, setup, teardown),
                 cmocka_unit_test_setup_teardown(test_seed, setup, teardown),
         };

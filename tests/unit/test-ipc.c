@@ -380,12 +380,16 @@ static void test_connection_limit(void **state) {
 
 /* ---- the client without a loop, in a process of its own ---- */
 
+static void count_up(void *userdata) {
+        ++*(int *) userdata;
+}
+
 static void sync_client(const char *path) {
         _cleanup_(ipc_client_freep) IpcClient *c = NULL;
         _cleanup_json_ json_t *params = NULL;
         _cleanup_free_ char *error = NULL;
         _cleanup_fd_ int fd = io_memfd("mine", "mine", 4);
-        int fds[2];
+        int fds[2], n = 0;
 
         assert_int_equal(ipc_client_new(&c, NULL, path), 0);
         assert_int_equal(ipc_client_call(c, "io.anchorhold.Test.Echo", json_pack("{s:i}", "x", 1), NULL, 0, 1000000, &params, NULL, NULL, 0), 0);
@@ -417,6 +421,15 @@ static void sync_client(const char *path) {
         assert_string_equal(error, "io.anchorhold.Test.BadInput");
         assert_int_equal(ipc_client_observe(c, "io.anchorhold.Test.Hold", NULL, NULL, 0), 0);
         assert_int_equal(ipc_client_next(c, 50000, NULL, NULL), -ETIMEDOUT);
+
+        /* who waits is told so, as often as wanted */
+        assert_int_equal(ipc_client_set_waiting(c, 20000, count_up, &n), 0);
+        assert_int_equal(ipc_client_call(c, "io.anchorhold.Test.Hold", NULL, NULL, 0, 150000, NULL, NULL, NULL, 0), -ETIMEDOUT);
+        assert_true(n >= 2 && n <= 8);
+        assert_int_equal(ipc_client_set_waiting(c, 0, NULL, NULL), 0);
+        n = 0;
+        assert_int_equal(ipc_client_call(c, "io.anchorhold.Test.Hold", NULL, NULL, 0, 60000, NULL, NULL, NULL, 0), -ETIMEDOUT);
+        assert_int_equal(n, 0);
 }
 
 static int on_child(sd_event_source *s, const siginfo_t *si, void *userdata) {
