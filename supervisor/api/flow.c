@@ -338,6 +338,7 @@ static void on_started(int r, const char *result, void *userdata) {
 
         reason = text_format("anchor-%s@%s.service did not start: %s%s%s", f->stage == STAGE_IMPORT ? "import" : "run", f->run, result,
                              f->why[0] ? ", " : "", f->why);
+        f->requeue = strstr(f->why, UNITS_NOT_FENCED);
         end_run(f, "error", reason ?: "did not start", NULL);
 }
 

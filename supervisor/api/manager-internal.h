@@ -46,10 +46,12 @@ typedef enum EnforcerId {
         _ENFORCER_MAX,
 } EnforcerId;
 
+enum { ENFORCER_REASON_SIZE = 256 };
+
 typedef struct Enforcer {
         bool known, ok;
         bool asking;      /* a ping is under way */
-        char reason[160]; /* why it is not ok */
+        char reason[ENFORCER_REASON_SIZE]; /* why it is not ok */
 } Enforcer;
 
 struct Manager {
@@ -69,6 +71,10 @@ struct Manager {
 
         char boot_id[33];
         Enforcer enforcers[_ENFORCER_MAX];
+        bool bpf_asked, bpf_unanswered; /* systemd was asked once about the fence's units; and did not answer */
+        bool bpf_changed;      /* one of them changed while the question is under way */
+        sd_event_source *suspect;     /* owned; NULL: no run was found without the fence just now */
+        sd_event_source *warden_file; /* owned */
         Flow *flows;
         size_t n_flows;
         Follower *followers;
@@ -120,7 +126,11 @@ bool outbox_is_empty(Manager *m);
 
 /* ---- enforcers.c ---- */
 
+/* From here on changes of the fence are heard of. */
+int enforcers_start(Manager *m);
 void enforcers_tick(Manager *m);
+/* Of any unit: those of the fence, and of runs that were not fenced, say how the eBPF programs are. */
+void enforcers_on_unit_changed(Manager *m, const char *unit, const char *active, const char *why);
 const char *enforcer_name(EnforcerId id);
 /* Are all there? Else the first that is not. */
 bool enforcers_ok(Manager *m, const char **ret_reason);

@@ -245,6 +245,7 @@ static void on_bus_lost(void *userdata) {
 }
 
 static void on_unit_changed(const char *unit, const char *active, const char *why, void *userdata) {
+        enforcers_on_unit_changed(userdata, unit, active, why);
         flows_on_unit_changed(userdata, unit, active, why);
 }
 
@@ -298,6 +299,8 @@ Manager *manager_free(Manager *m) {
         m->policy = policy_free(m->policy);
         policy_findings_free(m->findings, m->n_findings);
         m->schedule = sd_event_source_disable_unref(m->schedule);
+        m->suspect = sd_event_source_disable_unref(m->suspect);
+        m->warden_file = sd_event_source_disable_unref(m->warden_file);
         m->pump = sd_event_source_disable_unref(m->pump);
         m->tick = sd_event_source_disable_unref(m->tick);
         m->outbox_retry = sd_event_source_disable_unref(m->outbox_retry);
@@ -336,6 +339,9 @@ static int start_peers(Manager *m) {
         r = units_new(&m->units, m->event, on_unit_changed, on_bus_lost, m);
         if (r < 0)
                 return log_error_errno(r, "cannot reach systemd over D-Bus");
+        r = enforcers_start(m);
+        if (r < 0)
+                return log_error_errno(r, "cannot watch the warden's file");
         return 0;
 }
 

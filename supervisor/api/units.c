@@ -339,7 +339,7 @@ static void remember_why(Units *u, const char *unit, const Properties *p) {
                 /* Not its program, but what comes before that: of anchor-net@, which has no credentials, only anchor-fence. */
                 (void) snprintf(u->why, sizeof(u->why), "%s",
                                 strncmp(unit, "anchor-net@", strlen("anchor-net@")) == 0
-                                        ? "the eBPF programs are not in force (anchor-fence); see systemctl status anchor-bpf"
+                                        ? UNITS_NOT_FENCED
                                         : "its first step failed, anchor-fence or its credentials");
         else if (strcmp(p->result, "exit-code") == 0)
                 (void) snprintf(u->why, sizeof(u->why), "exit status %" PRIi32, p->status);

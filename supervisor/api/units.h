@@ -18,6 +18,9 @@ typedef struct UnitState {
         bool job;                        /* something is queued for it */
 } UnitState;
 
+/* Why a unit failed if its first step, anchor-fence, found no programs. */
+#define UNITS_NOT_FENCED "the eBPF programs are not in force (anchor-fence); see systemctl status anchor-bpf"
+
 /* A unit of ours changed its state. Called for every change. `why` says how a service ended ("exit status 1",
  * "signal 9", "start-limit-hit"), NULL if it did not or did well: it comes with the signal, since a unit that failed may be
  * unloaded before anybody could ask. */

@@ -95,6 +95,48 @@ static int list_row(Table *t, const json_t *item) {
         return r;
 }
 
+/* Why what is queued does not start, if there is a reason other than that others are first; the caller's, NULL if there is none. */
+static char *why_waiting(Ctl *ctl) {
+        _cleanup_json_ json_t *reply = NULL;
+        const char *name, *reason;
+        json_t *state;
+
+        if (ctl_call(ctl, "ask for the status", "Status", json_object(), NULL, 0, &reply, NULL, 0) != CTL_OK)
+                return NULL;
+
+        json_object_foreach(json_object_get(reply, "enforcers"), name, state) {
+                const char *text = json_string_value(state) ?: "?";
+
+                if (strcmp(text, "ok") != 0)
+                        return text_format("%s: %s", name, text);
+        }
+        if (!json_is_true(json_object_get(reply, "hold")))
+                return NULL;
+        reason = ctl_string(reply, "hold_reason");
+        return text_format("on hold%s%s; \"anchorctl release\" ends that", reason ? ": " : "", reason ?: "");
+}
+
+static bool any_is_queued(const json_t *items) {
+        const json_t *item;
+        size_t i;
+
+        json_array_foreach(items, i, item)
+                if (strcmp(ctl_string(item, "state") ?: "", "queued") == 0)
+                        return true;
+        return false;
+}
+
+static void list_legend(Ctl *ctl, const json_t *items) {
+        _cleanup_free_ char *why = any_is_queued(items) ? why_waiting(ctl) : NULL, *safe = NULL;
+        size_t n = json_array_size(items);
+
+        (void) fprintf(ctl->out, "%s%zu item%s listed.%s\n", n > 0 ? "\n" : "", n, n == 1 ? "" : "s",
+                       ctl->o.all || ctl->o.states ? "" : " Ended items: --all.");
+        safe = why ? text_escape(why, strlen(why), false) : NULL;
+        if (safe)
+                (void) fprintf(ctl->out, "No run starts: %s.\n", safe);
+}
+
 CtlExit ctl_verb_list(Ctl *ctl) {
         static const char *const titles[] = { "ITEM", "STATE", "WORKFLOW", "SUBMITTED", "COST", "TASK", NULL };
         _cleanup_json_ json_t *items = json_array(), *states = NULL, *params = json_object();
@@ -128,9 +170,7 @@ CtlExit ctl_verb_list(Ctl *ctl) {
         if (table_rows(t) > 0)
                 table_print(t, ctl->out, ctl->columns, !ctl->o.no_legend);
         if (!ctl->o.no_legend)
-                (void) fprintf(ctl->out, "%s%zu item%s listed.%s\n", table_rows(t) > 0 ? "\n" : "", table_rows(t),
-                               table_rows(t) == 1 ? "" : "s",
-                               ctl->o.all || ctl->o.states ? "" : " Ended items: --all.");
+                list_legend(ctl, items);
         return CTL_OK;
 }
 

@@ -237,18 +237,63 @@ def test_all_stopped_and_held(host, before, runs):
     assert waiting.ended()["state"] == "cancelled"
 
 
+def bpf_state(host):
+    return json.loads(host.anchorctl("status", "--json=short").stdout)["enforcers"]["bpf"]
+
+
 def test_no_run_starts_without_a_program(host, before, runs):
-    """Removed by root, and the slice made anew without it: systemd only warns, but no run starts."""
+    """Removed by root, and the slice made anew without it: systemd only warns, but no run starts, and no item pays for it."""
     host.run(["rm", f"{PINS}/connect4"])
     try:
         host.systemctl("stop", "anchorhold-runs.slice")
-        shown = Live(host, "exec", "echo up").ended(30)
-        assert shown["state"] == "exhausted"
-        assert "eBPF" in shown["reason"] and "anchor-bpf" in shown["reason"], shown["reason"]
-        assert f"no pinned program {PINS}/connect4" in host.journal("-u", f"anchor-net@{shown['run']}.service")
+        waiting = Live(host, "exec", "echo up")
+        # whoever notices first: the run's own first step, or the warden
+        wait_for(lambda: bpf_state(host) != "ok", 40)
+        wait_for(lambda: waiting.show()["state"] == "queued", 30)
+        if runs_of_item := waiting.show()["runs"]:
+            assert "eBPF" in runs_of_item[0]["reason"] and "anchor-bpf" in runs_of_item[0]["reason"], runs_of_item
+            assert f"no pinned program {PINS}/connect4" in host.journal("-u", f"anchor-net@{runs_of_item[0]['id']}.service")
         assert_as_before(host, before)
+        tried = len(waiting.show()["runs"])
+        time.sleep(3)
+        shown = waiting.show()
+        assert (shown["state"], shown["attempt"], len(shown["runs"])) == ("queued", 1, tried)
     finally:
         host.systemctl("restart", "anchor-bpf.service")
-    assert Live(host, "exec", "echo up").ended(60)["state"] == "closed"
+    assert waiting.ended(60)["state"] == "closed"
+    assert bpf_state(host) == "ok"
+    assert_as_before(host, before)
+
+
+def test_leases_wait_while_the_fence_is_not_whole(host, before, runs):
+    """A pin is gone while anchor-bpf.service is active: the warden says so, nothing is leased, and what is missing is named."""
+    since = host.run(["date", "+%s"]).stdout.strip()
+    host.run(["mv", f"{PINS}/egress", f"{PINS}/elsewhere"])
+    try:
+        wait_for(lambda: "egress" in bpf_state(host), 10)
+        assert host.is_active("anchor-bpf.service") == "active" and "anchor-warden" in bpf_state(host)
+        waiting = Live(host, "exec", "echo up")
+        time.sleep(3)
+        shown = waiting.show()
+        assert (shown["state"], shown["attempt"], shown["runs"]) == ("queued", 1, [])
+        assert "egress" in shown["enforcers"]
+        assert "Waits for: the eBPF programs are not whole" in host.anchorctl("show", waiting.item).stdout
+        assert "No run starts: bpf: the eBPF programs are not whole" in host.anchorctl("list").stdout
+        assert "not whole" in host.anchorctl("doctor", check=False).stdout
+        lost = host.run(f"journalctl --namespace=anchorhold --since=@{since} -o cat ANCHORHOLD_EVENT=enforcer.lost").stdout
+        assert "bpf" in lost
+    finally:
+        # control: whole again, and the item goes without another word
+        host.run(["mv", f"{PINS}/elsewhere", f"{PINS}/egress"])
+    assert waiting.ended(60)["state"] == "closed" and waiting.show()["attempt"] == 1
+    assert bpf_state(host) == "ok"
+
+    # nobody watches any more: that is not good either
+    host.systemctl("stop", "anchor-warden.service")
+    try:
+        wait_for(lambda: "anchor-warden" in bpf_state(host), 5)
+    finally:
+        host.systemctl("start", "anchor-warden.service")
+    wait_for(lambda: bpf_state(host) == "ok", 5)
     assert_as_before(host, before)
     host.run("anchorctl audit verify")

@@ -38,6 +38,7 @@ typedef struct FakeSystemd {
         unsigned n_destructive;   /* so many starts are refused as destructive */
         const char *start_error;  /* D-Bus error for starts, or NULL */
         const char *start_result; /* of the job; NULL: "done" */
+        const char *start_needs;  /* "anchor-net": this unit of the run fails in its first step before that; NULL: none does */
         char *log;                /* owned; "StartUnit NAME\n"… */
 } FakeSystemd;
 
@@ -171,6 +172,12 @@ static inline int fake_start(FakeSystemd *s, sd_bus_message *m, const char *unit
                 return sd_bus_reply_method_errorf(m, s->start_error, "no");
         if (!s->start_result)
                 fake_unit_changed(s, unit, "active", NULL, 0, 0);
+        if (s->start_needs) {
+                char needed[80];
+
+                (void) snprintf(needed, sizeof(needed), "%s%s", s->start_needs, strchr(unit, '@') ?: "");
+                fake_unit_changed(s, needed, "failed", "exit-code", 0, 0);
+        }
         return fake_reply_job(s, m, unit, s->start_result ?: "done");
 }
 

@@ -43,7 +43,7 @@ static void test_exec(void **state) {
         assert_int_equal(state_of(w, item), ITEM_CLOSED); /* nothing to review */
         assert_null(w->m->flows);
         assert_int_equal(w->n_released, 2);
-        assert_int_equal(w->systemd.n_units, 1); /* anchor-bpf */
+        assert_int_equal(w->systemd.n_units, HOST_UNITS);
 
         UNTIL(w->event, outbox_is_empty(w->m));
         assert_int_equal(audited(w, "item.submitted"), 1);
@@ -119,7 +119,7 @@ static void test_fix(void **state) {
         assert_string_equal(i.result_commit, RESULT);
         assert_int_equal(w->n_registered, 4);
         assert_int_equal(w->n_released, 4);
-        assert_int_equal(w->systemd.n_units, 1);
+        assert_int_equal(w->systemd.n_units, HOST_UNITS);
 
         OPERATOR(w, "Result", json_pack("{s:s, s:s}", "item", item, "what", "bundle"));
         assert_ok(w);
@@ -254,7 +254,7 @@ static void test_stop(void **state) {
         assert_ok(w);
         UNTIL(w->event, state_of(w, item) == ITEM_CANCELLED && !w->m->flows);
         assert_true(reason_is(w, item, "enough"));
-        assert_int_equal(w->systemd.n_units, 1);
+        assert_int_equal(w->systemd.n_units, HOST_UNITS);
         assert_true(fake_told(&w->systemd, "KillUnit anchor-vm@") > 0);
         UNTIL(w->event, outbox_is_empty(w->m));
         assert_int_equal(audited(w, "run.stopped"), 1);

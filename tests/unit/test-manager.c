@@ -369,8 +369,7 @@ static void test_enforcer_lost(void **state) {
 
         submit_exec(w, running);
         (void) await_active(w, running, "work");
-        (void) fake_unit_set(&w->systemd, "anchor-bpf.service", "failed");
-        enforcers_tick(w->m);
+        fake_unit_changed(&w->systemd, "anchor-bpf.service", "failed", NULL, 0, 0);
         UNTIL(w->event, !enforcers_ok(w->m, &reason));
         assert_non_null(strstr(reason, "eBPF"));
         submit_exec(w, item);
@@ -380,12 +379,100 @@ static void test_enforcer_lost(void **state) {
         OPERATOR(w, "Show", json_pack("{s:s}", "item", running));
         assert_true(answer_has(w, "enforcer.lost"));
 
-        (void) fake_unit_set(&w->systemd, "anchor-bpf.service", "active");
-        enforcers_tick(w->m);
+        fake_unit_changed(&w->systemd, "anchor-bpf.service", "active", NULL, 0, 0);
         (void) await_active(w, item, "work");
         UNTIL(w->event, outbox_is_empty(w->m));
         assert_int_equal(audited(w, "enforcer.lost"), 1);
         assert_int_equal(audited(w, "enforcer.back"), 1);
+}
+
+#define WARDEN "anchor-warden.service"
+
+/* Does this take the fence away, or bring it back? Nobody asks in between: what changed is told. */
+#define AFTER(w, change, expected)                                              \
+        do {                                                                    \
+                change;                                                         \
+                UNTIL((w)->event, enforcers_ok((w)->m, NULL) == (expected));    \
+                run_for((w)->event, 10000);                                     \
+                assert_true(enforcers_ok((w)->m, NULL) == (expected));          \
+        } while (0)
+
+static void unit_becomes(World *w, const char *unit, const char *active) {
+        fake_unit_changed(&w->systemd, unit, active, NULL, 0, 0);
+}
+
+static void assert_lost(World *w, const char *part) {
+        const char *reason = "";
+
+        assert_false(enforcers_ok(w->m, &reason));
+        if (!strstr(reason, part))
+                fail_msg("\"%s\" is not in \"%s\"", part, reason);
+}
+
+static void test_fence_is_not_whole(void **state) {
+        World *w = *state;
+        char item[ID_LENGTH + 1];
+        unsigned n_lists;
+
+        AFTER(w, warden_says("{\"ok\": false, \"reason\": \"program egress is gone\\u001b\"}"), false);
+        assert_lost(w, "not whole: program egress is gone\\x1b; see");
+        submit_exec(w, item);
+        run_for(w->event, 20000);
+        assert_int_equal(state_of(w, item), ITEM_QUEUED);
+        OPERATOR(w, "Status", NULL);
+        assert_true(answer_has(w, "program egress is gone"));
+        AFTER(w, warden_says("{\"ok\": true, \"reason\": \"\"}"), true);
+        (void) await_active(w, item, "work");
+
+        AFTER(w, unit_becomes(w, WARDEN, "failed"), false);
+        assert_lost(w, "nobody watches");
+        AFTER(w, unit_becomes(w, WARDEN, "active"), true);
+
+        /* what is not understood is no good word */
+        AFTER(w, warden_says("{\"ok\": 1}"), false);
+        AFTER(w, warden_says("{\"ok\": true}"), true);
+        AFTER(w, (void) unlink(WARDEN_STATE), false);
+        assert_lost(w, "has not said so");
+        AFTER(w, warden_says("{\"ok\": true}"), true);
+
+        /* no polling: without a change nobody is asked about these */
+        n_lists = w->systemd.n_lists;
+        for (int i = 0; i < 4; i++)
+                enforcers_tick(w->m);
+        run_for(w->event, 20000);
+        assert_int_equal(w->systemd.n_lists, n_lists);
+
+        UNTIL(w->event, outbox_is_empty(w->m));
+        assert_int_equal(audited(w, "enforcer.lost"), 4);
+        assert_int_equal(audited(w, "enforcer.back"), 4);
+}
+
+/* A run is the first to notice: its item keeps its only attempt, and nothing is leased before the warden had its time. */
+static void test_run_is_not_fenced(void **state) {
+        World *w = *state;
+        char item[ID_LENGTH + 1];
+        _cleanup_item_ LedgerItem i = {};
+
+        w->systemd.start_result = "dependency";
+        w->systemd.start_needs = "anchor-net";
+        submit_exec(w, item);
+        UNTIL(w->event, !enforcers_ok(w->m, NULL));
+        assert_lost(w, "a run found");
+        UNTIL(w->event, state_of(w, item) == ITEM_QUEUED && !w->m->flows);
+        run_for(w->event, 30000);
+        assert_int_equal(fake_told(&w->systemd, "StartUnit"), 1);
+        assert_int_equal(state_of(w, item), ITEM_QUEUED);
+        assert_true(reason_is(w, item, "did not start: dependency, anchor-net@"));
+
+        /* a good word of the warden's may be older than what the run found */
+        AFTER(w, warden_says("{\"ok\": true}"), false);
+        w->systemd.start_result = w->systemd.start_needs = NULL;
+        assert_int_equal(sd_event_source_set_time_relative(w->m->suspect, 1000), 0);
+        (void) await_active(w, item, "work");
+        assert_int_equal(ledger_get(w->m->ledger, item, &i), 0);
+        assert_int_equal(i.attempt, 1);
+        finish(w, "ok", "", NULL);
+        UNTIL(w->event, state_of(w, item) == ITEM_CLOSED);
 }
 
 static void test_ping_refused(void **state) {
@@ -486,6 +573,8 @@ int main(void) {
                 cmocka_unit_test_setup_teardown(test_usage, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_vm_credential, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_enforcer_lost, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_fence_is_not_whole, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_run_is_not_fenced, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_ping_refused, NULL, tear_down),
                 cmocka_unit_test_setup_teardown(test_accel, set_up, tear_down),
                 cmocka_unit_test(test_template),
