@@ -55,6 +55,7 @@ struct EgressRun {
         uint32_t name_buckets[RUN_NAME_BUCKETS]; /* 1 + the index of the last name there; 0: none */
         EgressGrant *grants;         /* owned */
         size_t n_grants;
+        bool recorded;               /* this process knows that the audit log has its registration */
         uint64_t n_records, n_records_saved; /* audit records written for it, and as of the database */
         size_t n_requests;           /* under way; egressd-request.c */
         bool changing;               /* its policy; egressd-live.c */

@@ -17,35 +17,60 @@ int egressd_refuse_bad_input(IpcCall *call, JsonReader *r) {
 
 /* ---- Register, Release ---- */
 
-typedef struct Registration {
+/* A registration whose record is under way. Who asks for the same run meanwhile waits for that record as well. */
+struct Registration {
         Egressd *egressd;   /* borrowed */
-        IpcCall *call;      /* ref */
-        char run[ID_LENGTH + 1];
-} Registration;
+        Registration *next;
+        IpcWaiters calls;
+        char run[ID_LENGTH + 1]; /* "": released meanwhile */
+};
 
 static Registration *registration_free(Registration *g) {
-        if (g)
-                (void) ipc_call_unref(g->call);
+        if (!g)
+                return NULL;
+
+        for (Registration **p = &g->egressd->registrations; *p; p = &(*p)->next)
+                if (*p == g) {
+                        *p = g->next;
+                        break;
+                }
+        ipc_waiters_done(&g->calls);
         free(g);
         return NULL;
 }
 DEFINE_CLEANUP(Registration *, registration_free)
 
+static Registration *registration_find(Egressd *e, const char *run) {
+        for (Registration *g = e->registrations; g; g = g->next)
+                if (strcmp(g->run, run) == 0)
+                        return g;
+        return NULL;
+}
+
+void egressd_registrations_done(Egressd *e) {
+        while (e->registrations)
+                (void) registration_free(e->registrations);
+}
+
 static void on_registered(int r, void *userdata) {
         _cleanup_(registration_freep) Registration *g = userdata;
-        EgressRun *run = egress_state_find(g->egressd->state, g->run);
+        EgressRun *run = *g->run ? egress_state_find(g->egressd->state, g->run) : NULL;
 
-        if (r < 0 || !run) {
-                /* Not recorded, so it did not happen. */
-                if (run) {
-                        egressd_requests_cancel(g->egressd, run);
-                        egressd_revoke(g->egressd, run, 0);
-                        egress_state_release(g->egressd->state, run);
-                }
-                (void) ipc_call_refuse(g->call, "Unavailable", "the audit log did not take the registration");
+        if (!run) {
+                ipc_waiters_refuse(&g->calls, "Conflict", "the run was released meanwhile");
                 return;
         }
-        (void) ipc_call_reply(g->call, json_pack("{s:s}", "digest", run->digest));
+        if (r < 0) {
+                /* Not recorded, so it did not happen. */
+                egressd_requests_cancel(g->egressd, run);
+                egressd_revoke(g->egressd, run, 0);
+                egress_state_release(g->egressd->state, run);
+                ipc_waiters_refuse(&g->calls, "Unavailable", "the audit log did not take the registration");
+                return;
+        }
+
+        run->recorded = true;
+        ipc_waiters_reply(&g->calls, json_pack("{s:s}", "digest", run->digest));
 }
 
 static int record_registration(Egressd *e, IpcCall *call, EgressRun *run) {
@@ -57,8 +82,12 @@ static int record_registration(Egressd *e, IpcCall *call, EgressRun *run) {
         if (!g)
                 return -ENOMEM;
         g->egressd = e;
-        g->call = ipc_call_ref(call);
+        g->next = e->registrations;
+        e->registrations = g;
         strcpy(g->run, run->id);
+        r = ipc_waiters_add(&g->calls, call);
+        if (r < 0)
+                return r;
 
         data = json_pack("{s:s, s:s, s:s}", "workflow", run->workflow, "stage", run->stage, "digest", run->digest);
         r = egressd_record(e, run, "egress.registered", ipc_call_peer(call)->unit, data, on_registered, g);
@@ -75,7 +104,7 @@ static int on_register(IpcCall *call, json_t *params, void *userdata) {
         JsonReader reader = {};
         Egressd *e = userdata;
         EgressRun *object;
-        bool known_before;
+        Registration *under_way;
         int r;
 
         json_check_keys(&reader, params, "", known);
@@ -94,7 +123,6 @@ static int on_register(IpcCall *call, json_t *params, void *userdata) {
         if (r < 0)
                 return r;
 
-        known_before = egress_state_find(e->state, run);
         r = egress_state_register(e->state, run, workflow, stage, &object, &reason);
         if (r < 0)
                 return log_error_errno(r, "run %s: cannot be registered", run);
@@ -107,14 +135,19 @@ static int on_register(IpcCall *call, json_t *params, void *userdata) {
                 return ipc_call_refuse(call, "BadInput", "workflow %s: %s", workflow, reason);
         }
 
-        if (known_before)
+        under_way = registration_find(e, run);
+        if (under_way)
+                return ipc_waiters_add(&under_way->calls, call);
+        if (object->recorded)
                 return ipc_call_reply(call, json_pack("{s:s}", "digest", object->digest));
+        /* new, or of an earlier life of this process, which may have ended before the record was made: two say the same */
         return record_registration(e, call, object);
 }
 
 static int on_release(IpcCall *call, json_t *params, void *userdata) {
         _cleanup_json_ json_t *digests = NULL;
         const char *id = NULL;
+        Registration *under_way;
         JsonReader reader = {};
         Egressd *e = userdata;
         EgressRun *run;
@@ -128,6 +161,9 @@ static int on_release(IpcCall *call, json_t *params, void *userdata) {
                 return ipc_call_reply(call, NULL); /* what is asked for is so already */
 
         egressd_turns_forget(e, run);
+        under_way = registration_find(e, run->id);
+        if (under_way)
+                under_way->run[0] = 0;
         egressd_requests_cancel(e, run);
         egressd_revoke(e, run, 0);
         denials_flush(e->denials, run->id);

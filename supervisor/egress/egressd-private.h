@@ -13,6 +13,7 @@
 #include "egress/grant-map.h"
 #include "egress/host-addresses.h"
 #include "egress/resolver.h"
+#include "ipc/ipc-waiters.h"
 #include "ipc/ipc.h"
 #include "util/json.h"
 
@@ -28,6 +29,7 @@ enum {
         EGRESSD_SYNTHETIC_TTL = 300,
 };
 
+typedef struct Registration Registration;
 typedef struct Watcher Watcher;
 typedef struct EgressRequest EgressRequest;
 
@@ -44,6 +46,7 @@ struct Egressd {
         Denials *denials;           /* owned */
         AddressRange networks[EGRESSD_NETWORKS_MAX];
         size_t n_networks;
+        Registration *registrations;/* owned; egressd-methods.c */
         Watcher *watchers;          /* owned; egressd-watch.c */
         EgressRequest *requests;    /* owned; egressd-request.c */
         size_t n_requests;
@@ -113,3 +116,5 @@ int egressd_on_judge(IpcCall *call, json_t *params, void *userdata);
 /* egressd-methods.c */
 int egressd_refuse_bad_input(IpcCall *call, JsonReader *r);
 extern const IpcMethod egressd_methods[];
+/* After the audit client is gone, which held them. */
+void egressd_registrations_done(Egressd *e);

@@ -138,6 +138,7 @@ Egressd *egressd_free(Egressd *e) {
         egressd_watchers_done(e);
         ipc_server_free(e->server);
         audit_client_free(e->audit);
+        egressd_registrations_done(e);
         denials_free(e->denials);
         resolver_free(e->resolver);
         host_addresses_free(e->own);

@@ -26,6 +26,7 @@ typedef struct RunSecrets {
         Secret *ca_key;                /* owned; DER of the private key, NULL without CA */
         RunCredential *credentials;    /* owned */
         size_t n_credentials;
+        bool recorded;                 /* this process knows that the audit log has its registration; not sealed with the rest */
 } RunSecrets;
 
 enum { RUN_CREDENTIALS_MAX = 16 };

@@ -12,7 +12,7 @@
  *
  * Order: a run is sealed on disk, then recorded in the audit log, then answered. A failure in between takes
  * the run back, so that an answer means all three. At a crash in between, anchord asks again with the
- * same run and gets the same answer.
+ * same run; it is recorded then, possibly for the second time, and gets the same answer.
  *
  * A credential that is no longer there after a restart is revoked for the runs that had it: inject
  * learns it from the first reply to Watch.
@@ -25,6 +25,7 @@
 #include <systemd/sd-daemon.h>
 
 #include "audit/audit.h"
+#include "ipc/ipc-waiters.h"
 #include "policy/policy.h"
 #include "secret/bundle.h"
 #include "secret/credential-store.h"
@@ -56,15 +57,15 @@ struct Secretd {
         struct Pending *pending; /* owned list */
 };
 
-/* A registration or release whose audit record is under way. */
+/* A registration or release whose audit record is under way. Who asks to register the same run meanwhile waits for it as well. */
 typedef struct Pending Pending;
 
 struct Pending {
         Pending *next;
         Secretd *secretd; /* borrowed */
-        IpcCall *call;    /* ref; NULL if nobody waits */
+        IpcWaiters calls; /* none if nobody waits */
         bool registration;
-        char run[ID_LENGTH + 1];
+        char run[ID_LENGTH + 1]; /* "": a registration whose run was released meanwhile */
 };
 
 static Pending *pending_free(Pending *p) {
@@ -75,7 +76,7 @@ static Pending *pending_free(Pending *p) {
                         *i = p->next;
                         break;
                 }
-        ipc_call_unref(p->call);
+        ipc_waiters_done(&p->calls);
         free(p);
         return NULL;
 }
@@ -86,18 +87,20 @@ static Pending *pending_new(Secretd *d, IpcCall *call, const char *run, bool reg
 
         if (!p)
                 return NULL;
-        *p = (Pending) { .next = d->pending, .secretd = d, .call = call ? ipc_call_ref(call) : NULL, .registration = registration };
+        *p = (Pending) { .next = d->pending, .secretd = d, .registration = registration };
+        if (call)
+                (void) ipc_waiters_add(&p->calls, call); /* there is room for one */
         memcpy(p->run, run, ID_LENGTH + 1);
         d->pending = p;
         return p;
 }
 
-/* Is this run kept, but not on record yet? Until it is, it is nobody's. */
-static bool is_registering(const Secretd *d, const char *run) {
-        for (const Pending *p = d->pending; p; p = p->next)
+/* The registration of a run that is kept, but not on record yet, if it is so: until it is recorded, it is nobody's. */
+static Pending *find_registration(const Secretd *d, const char *run) {
+        for (Pending *p = d->pending; p; p = p->next)
                 if (p->registration && strcmp(p->run, run) == 0)
-                        return true;
-        return false;
+                        return p;
+        return NULL;
 }
 
 /* ---- what inject watches ---- */
@@ -169,24 +172,50 @@ static json_t *registered_reply(const RunSecrets *s) {
 
 static void secretd_on_registered(int r, void *userdata) {
         _cleanup_(pending_freep) Pending *p = userdata;
-        RunSecrets *s = run_store_find(p->secretd->runs, p->run);
+        RunSecrets *s = *p->run ? run_store_find(p->secretd->runs, p->run) : NULL;
 
+        if (!s) {
+                ipc_waiters_refuse(&p->calls, "Conflict", "the run was released meanwhile");
+                return;
+        }
         if (r < 0) {
                 log_error_errno(r, "run %s: its registration could not be recorded, taken back", p->run);
                 (void) run_store_remove(p->secretd->runs, p->run);
-                (void) ipc_call_refuse(p->call, "Unavailable", "the audit log did not take the record: %s", strerror(-r));
-        } else if (!s)
-                (void) ipc_call_refuse(p->call, "Conflict", "the run was released meanwhile");
-        else
-                (void) ipc_call_reply(p->call, registered_reply(s));
+                ipc_waiters_refuse(&p->calls, "Unavailable", "the audit log did not take the record: %s", strerror(-r));
+                return;
+        }
+
+        s->recorded = true;
+        ipc_waiters_reply(&p->calls, registered_reply(s));
+}
+
+/* The run is sealed: now its record, and then the answer. */
+static int record_registration(Secretd *d, IpcCall *call, const RunSecrets *s) {
+        _cleanup_(pending_freep) Pending *p = NULL;
+        json_t *data;
+        int r;
+
+        p = pending_new(d, call, s->run, true);
+        data = registered_reply(s);
+        if (!p || !data) {
+                json_unref(data);
+                return -ENOMEM;
+        }
+        (void) json_object_set_new(data, "workflow", json_string(s->workflow));
+        (void) json_object_set_new(data, "stage", json_string(s->stage));
+
+        r = audit_append(d->audit, "secret.registered", s->run, s->item, NULL, data, secretd_on_registered, p);
+        if (r < 0)
+                return log_error_errno(r, "run %s: its registration cannot be recorded", s->run);
+
+        TAKE_PTR(p);
+        return 0;
 }
 
 static int register_new(Secretd *d, IpcCall *call, const RegisterRequest *q) {
         _cleanup_(run_secrets_freep) RunSecrets *s = NULL;
-        _cleanup_(pending_freep) Pending *p = NULL;
         _cleanup_(policy_freep) Policy *policy = NULL;
         _cleanup_free_ char *reason = NULL;
-        json_t *data;
         int r;
 
         r = policy_load(&policy, d->policy_root, NULL, NULL);
@@ -201,29 +230,15 @@ static int register_new(Secretd *d, IpcCall *call, const RegisterRequest *q) {
         if (r < 0)
                 return log_error_errno(r, "run %s: cannot make its secrets", q->run);
 
-        p = pending_new(d, call, q->run, true);
-        data = registered_reply(s);
-        if (!p || !data) {
-                json_unref(data);
-                return -ENOMEM;
-        }
-        (void) json_object_set_new(data, "workflow", json_string(q->workflow));
-        (void) json_object_set_new(data, "stage", json_string(q->stage));
-
         r = run_store_add(d->runs, s);
-        if (r < 0) {
-                json_unref(data);
+        if (r < 0)
                 return log_error_errno(r, "run %s: cannot keep its secrets", q->run);
-        }
-        TAKE_PTR(s);
 
-        r = audit_append(d->audit, "secret.registered", q->run, q->item, NULL, data, secretd_on_registered, p);
-        if (r < 0) {
+        r = record_registration(d, call, s);
+        TAKE_PTR(s);
+        if (r < 0)
                 (void) run_store_remove(d->runs, q->run);
-                return log_error_errno(r, "run %s: its registration cannot be recorded", q->run);
-        }
-        TAKE_PTR(p);
-        return 0;
+        return r;
 }
 
 static int secretd_on_register(IpcCall *call, json_t *params, void *userdata) {
@@ -231,6 +246,7 @@ static int secretd_on_register(IpcCall *call, json_t *params, void *userdata) {
         _cleanup_(json_reader_done) JsonReader reader = {};
         RegisterRequest q = { .stage = "work" };
         Secretd *d = userdata;
+        Pending *under_way;
         RunSecrets *s;
 
         json_check_keys(&reader, params, "", known);
@@ -248,9 +264,14 @@ static int secretd_on_register(IpcCall *call, json_t *params, void *userdata) {
         if (strcmp(s->workflow, q.workflow) != 0 || strcmp(s->stage, q.stage) != 0 || strcmp(s->item, q.item) != 0)
                 return ipc_call_refuse(call, "Conflict", "run %s is registered for item %s, workflow %s, stage %s",
                                        s->run, s->item, s->workflow, s->stage);
-        if (is_registering(d, q.run))
-                return ipc_call_refuse(call, "Unavailable", "run %s is being registered", q.run);
-        return ipc_call_reply(call, registered_reply(s));
+
+        under_way = find_registration(d, q.run);
+        if (under_way)
+                return ipc_waiters_add(&under_way->calls, call);
+        if (s->recorded)
+                return ipc_call_reply(call, registered_reply(s));
+        /* of an earlier life of this process, which may have ended before the record was made: two say the same */
+        return record_registration(d, call, s);
 }
 
 /* ---- Release ---- */
@@ -261,24 +282,26 @@ static void secretd_on_released(int r, void *userdata) {
         /* what is gone is gone: a record that failed keeps no secret alive */
         if (r < 0)
                 log_error_errno(r, "run %s: its release could not be recorded", p->run);
-        if (!p->call)
-                return;
         if (r < 0)
-                (void) ipc_call_refuse(p->call, "Unavailable", "released, but the audit log did not take the record: %s", strerror(-r));
+                ipc_waiters_refuse(&p->calls, "Unavailable", "released, but the audit log did not take the record: %s", strerror(-r));
         else
-                (void) ipc_call_reply(p->call, NULL);
+                ipc_waiters_reply(&p->calls, NULL);
 }
 
 static int release_run(Secretd *d, IpcCall *call, RunSecrets *s, const char *cause) {
         _cleanup_(pending_freep) Pending *p = NULL;
         _cleanup_free_ char *item = NULL;
+        Pending *under_way;
         int r;
 
+        under_way = find_registration(d, s->run);
         p = pending_new(d, call, s->run, false);
         item = strdup(s->item);
         if (!p || !item)
                 return -ENOMEM;
 
+        if (under_way)
+                under_way->run[0] = 0;
         watchers_revoke_all(d, s);
         r = run_store_remove(d->runs, p->run);
         if (r < 0)
@@ -393,7 +416,7 @@ int secretd_on_credential(const Peer *peer, const char *id, char **ret, size_t *
         s = *peer->run ? run_store_find(d->runs, peer->run) : NULL;
         if (!s)
                 reason = "no such run is registered";
-        else if (is_registering(d, s->run))
+        else if (find_registration(d, s->run))
                 reason = "the run's registration is not recorded yet";
         else if (strcmp(id, "guest") == 0 && peer->roles & PEER_RUN)
                 return secretd_give_guest(d, s, ret, ret_size);

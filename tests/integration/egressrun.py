@@ -23,17 +23,20 @@ class Anchord:
         self.host = host
         host.stop_daemon("anchord")
 
-    def call(self, method, interface="Egress", sock="egress", **params):
-        command = "varlinkctl --json=short call /run/anchorhold/%s.sock io.anchorhold.%s.%s %s" % (
-            sock, interface, method, shlex.quote(json.dumps(params)))
-        self.host.write("/run/anchord-call", "#!/bin/sh\nexec %s\n" % command, 0o755)
-        self.host.write(OVERRIDE, "[Unit]\nRequires=\nStartLimitIntervalSec=0\n[Service]\nType=oneshot\nRestart=no\nSockets=\nExecStart=\nExecStart=/run/anchord-call\n"
-                                  "StandardOutput=truncate:/run/anchord-answer\nStandardError=inherit\nWatchdogSec=0\n")
+    def shell(self, script):
+        """Runs a script as that process; what it prints."""
+        self.host.write("/run/anchord-call", "#!/bin/sh\n%s\n" % script, 0o755)
+        self.host.write(OVERRIDE, "[Unit]\nRequires=\nStartLimitIntervalSec=0\n[Service]\nType=oneshot\nRestart=no\nSockets=\nExecStart=\n"
+                                  "ExecStart=/run/anchord-call\nStandardOutput=truncate:/run/anchord-answer\nStandardError=inherit\nWatchdogSec=0\n")
         self.host.systemctl("daemon-reload")
         done = self.host.systemctl("start", "anchord.service", check=False)
         answer = self.host.run("cat /run/anchord-answer").stdout
         assert done.returncode == 0, answer
-        return json.loads(answer or "{}")
+        return answer
+
+    def call(self, method, interface="Egress", sock="egress", **params):
+        return json.loads(self.shell("exec varlinkctl --json=short call /run/anchorhold/%s.sock io.anchorhold.%s.%s %s" % (
+            sock, interface, method, shlex.quote(json.dumps(params)))) or "{}")
 
     def restore(self):
         self.host.run("rm -rf %s" % os.path.dirname(OVERRIDE))

@@ -8,6 +8,7 @@ rest are the image's own units.
 import http.client
 import json
 import os
+import shlex
 import socket
 import ssl
 import threading
@@ -348,6 +349,36 @@ def test_deny_fronting_on_an_inspected_host(host, inspected, world):
     status, text = inspected.call(tls, address, "git.example.org", world.path("world.pem"))
     assert status == "SSLError" and "access denied" in text.lower()
     assert wait_for(lambda: records(host, "egress.deny", inspected.run, reason="fronting"))
+
+
+# ---- a record under way ----
+
+def test_second_registration_waits_for_the_record_of_the_first(host, anchord, guest):
+    """With auditd frozen nothing is recorded: neither the first call nor a second for the same run is answered before it is thawed."""
+    run = "r00000egress3"
+    item = {"item": "i00000egress3", "expires_usec": int((time.time() + 3600) * 1e6)}
+    calls = [("egress", "Egress", {}), ("egress", "Egress", {}), ("secret-api", "Secret", item), ("secret-api", "Secret", item)]
+    script = "cd $(mktemp -d)\n" + "".join(
+        "{ varlinkctl --json=short call /run/anchorhold/%s.sock io.anchorhold.%s.Register %s >answer-%d 2>&1; echo $? >status-%d; } &\n" % (
+            sock, interface, shlex.quote(json.dumps({"run": run, "workflow": "code-fix", "stage": "work", **more})), n, n)
+        for n, (sock, interface, more) in enumerate(calls)) + "sleep 1.5; cat status-* 2>/dev/null | wc -l; wait; cat status-* answer-*"
+    anchord.call("Ping")
+    host.systemctl("kill", "--kill-whom=main", "--signal=STOP", "anchor-auditd.service")
+    thaw = threading.Timer(4, lambda: host.systemctl("kill", "--kill-whom=main", "--signal=CONT", "anchor-auditd.service"))
+    thaw.start()
+    said = anchord.shell(script).splitlines()
+    thaw.join()
+    assert said[0] == "0", "somebody was answered while nothing could be recorded"
+    assert said[1:5] == ["0"] * 4, said
+    answers = [json.loads(line) for line in said[5:]]
+    assert answers[0] == answers[1] and len(answers[0]["digest"]) == 64
+    assert answers[2] == answers[3] and answers[2]["credentials"] == ["anthropic"]
+    # one record each, and once there is one, an answer at once
+    assert len(records(host, "egress.registered", run)) == len(records(host, "secret.registered", run)) == 1
+    assert anchord.call("Register", run=run, workflow="code-fix", stage="work") == answers[0]
+    assert len(records(host, "egress.registered", run)) == 1
+    anchord.call("Release", run=run)
+    anchord.call("Release", "Secret", "secret-api", run=run)
 
 
 # ---- who may ask ----

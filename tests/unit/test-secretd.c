@@ -233,35 +233,99 @@ static void test_audit_refuses(void **state) {
         free(blob);
 }
 
-/* Asked again while auditd takes its time: an answer still means that it is on record, and nothing is given before. */
-static void test_registering(void **state) {
-        _cleanup_(ipc_client_freep) IpcClient *other = NULL;
-        World *w = *state, second = { .event = w->event };
+/* Asked again while auditd takes its time: both wait for the same record, and nothing is given before. */
+static void register_twice(World *w, IpcClient *other, World *second) {
         char *blob;
         size_t size;
 
         w->audit_waits = true;
         ask(w, "io.anchorhold.Secret.Register", request("code-fix", ITEM, NULL));
         UNTIL(w->event, w->waiting);
-        assert_int_equal(ipc_client_new(&other, w->event, API), 0);
         assert_int_equal(ipc_client_call_async(other, "io.anchorhold.Secret.Register", request("code-fix", ITEM, NULL), NULL, 0, false, 0,
-                                               on_answer, &second),
+                                               on_answer, second),
                          0);
-        UNTIL(w->event, second.answered);
-        assert_non_null(second.error);
-        assert_non_null(strstr(second.error, "Unavailable"));
-        assert_int_equal(credential(w, PEER_INJECT, "inject", &blob, &size), -EACCES);
+        for (int i = 0; i < 20; i++)
+                assert_true(sd_event_run(w->event, 2000) >= 0);
         assert_false(w->answered);
+        assert_false(second->answered);
+        assert_int_equal(credential(w, PEER_INJECT, "inject", &blob, &size), -EACCES);
+        w->audit_waits = false;
+}
+
+static void test_registering(void **state) {
+        _cleanup_(ipc_client_freep) IpcClient *other = NULL;
+        World *w = *state, second = { .event = w->event };
+        _cleanup_free_ char *audited = NULL;
+        char *blob;
+        size_t size;
+
+        assert_int_equal(ipc_client_new(&other, w->event, API), 0);
+        register_twice(w, other, &second);
+        assert_int_equal(ipc_call_reply(w->waiting, json_pack("{s:i, s:s}", "seq", 1, "hash", "00")), 0);
+        w->waiting = ipc_call_unref(w->waiting);
+        UNTIL(w->event, w->answered && second.answered);
+        assert_null(w->error);
+        assert_null(second.error);
+        assert_true(json_equal(w->answer, second.answer));
+        json_decref(second.answer);
+        assert_int_equal(credential(w, PEER_INJECT, "inject", &blob, &size), 0);
+        secret_erase(blob, size);
+
+        /* on record: no second one */
+        audited = strdup(w->audited);
+        ask(w, "io.anchorhold.Secret.Register", request("code-fix", ITEM, NULL));
+        UNTIL(w->event, w->answered);
+        assert_null(w->error);
+        assert_string_equal(w->audited, audited);
+}
+
+/* The record fails: nobody was told that it is there. */
+static void test_registering_fails(void **state) {
+        _cleanup_(ipc_client_freep) IpcClient *other = NULL;
+        World *w = *state, second = { .event = w->event };
+
+        assert_int_equal(ipc_client_new(&other, w->event, API), 0);
+        register_twice(w, other, &second);
+        assert_int_equal(ipc_call_refuse(w->waiting, "Unavailable", "full"), 0);
+        w->waiting = ipc_call_unref(w->waiting);
+        UNTIL(w->event, w->answered && second.answered);
+        assert_non_null(strstr(w->error, "Unavailable"));
+        assert_non_null(strstr(second.error, "Unavailable"));
         free(second.error);
         json_decref(second.answer);
 
-        w->audit_waits = false;
-        assert_int_equal(ipc_call_reply(w->waiting, json_pack("{s:i, s:s}", "seq", 1, "hash", "00")), 0);
-        w->waiting = ipc_call_unref(w->waiting);
+        /* control: the next one is recorded */
+        ask(w, "io.anchorhold.Secret.Register", request("code-fix", ITEM, NULL));
         UNTIL(w->event, w->answered);
         assert_null(w->error);
-        assert_int_equal(credential(w, PEER_INJECT, "inject", &blob, &size), 0);
-        secret_erase(blob, size);
+}
+
+/* Released before its record is there: both hear that, and the late record brings nothing back. */
+static void test_released_registering(void **state) {
+        _cleanup_(ipc_client_freep) IpcClient *other = NULL, *third = NULL;
+        World *w = *state, second = { .event = w->event }, release = { .event = w->event };
+        char *blob;
+        size_t size;
+
+        assert_int_equal(ipc_client_new(&other, w->event, API), 0);
+        assert_int_equal(ipc_client_new(&third, w->event, API), 0);
+        register_twice(w, other, &second);
+        assert_int_equal(ipc_client_call_async(third, "io.anchorhold.Secret.Release", json_pack("{s:s}", "run", RUN), NULL, 0, false, 0,
+                                               on_answer, &release),
+                         0);
+        for (int i = 0; i < 20; i++)
+                assert_true(sd_event_run(w->event, 2000) >= 0);
+        /* auditd gets the two in their order */
+        assert_int_equal(ipc_call_reply(w->waiting, json_pack("{s:i, s:s}", "seq", 1, "hash", "00")), 0);
+        w->waiting = ipc_call_unref(w->waiting);
+        UNTIL(w->event, w->answered && second.answered && release.answered);
+        assert_null(release.error);
+        assert_non_null(strstr(w->error, "Conflict"));
+        assert_non_null(strstr(second.error, "Conflict"));
+        assert_int_equal(credential(w, PEER_INJECT, "inject", &blob, &size), -EACCES);
+        free(second.error);
+        json_decref(second.answer);
+        json_decref(release.answer);
 }
 
 /* It ends in the middle of it. */
@@ -437,6 +501,8 @@ int main(void) {
                 cmocka_unit_test_setup_teardown(test_bad_requests, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_audit_refuses, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_registering, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_registering_fails, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_released_registering, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_ends_registering, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_released_meanwhile, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_credentials, set_up, tear_down),
