@@ -262,7 +262,7 @@ int operator_on_submit(IpcCall *call, json_t *params, void *userdata) {
                 return 0;
         }
 
-        r = store_copy(m->store, s->item, STORE_SEED, TAKE_FD(fd), w->bundle_bytes, on_seed_stored, s, NULL);
+        r = store_copy(m->store, s->item, STORE_SEED, TAKE_FD(fd), w->bundle_bytes, on_seed_stored, s);
         if (r < 0) {
                 submit_complete(TAKE_PTR(s), r);
                 return 0;

@@ -312,7 +312,7 @@ static void on_bundle_stored(int r, void *userdata) {
         Ending *e = userdata;
 
         if (r >= 0 && e->diff_fd >= 0) {
-                r = store_copy(e->manager->store, e->item, STORE_DIFF, TAKE_FD(e->diff_fd), STORE_DIFF_MAX, on_diff_stored, e, NULL);
+                r = store_copy(e->manager->store, e->item, STORE_DIFF, TAKE_FD(e->diff_fd), STORE_DIFF_MAX, on_diff_stored, e);
                 if (r >= 0)
                         return;
         }
@@ -389,7 +389,7 @@ static int on_finish(IpcCall *call, json_t *params, void *userdata) {
                 return 0;
         }
 
-        r = store_copy(m->store, flow_item(f), STORE_RESULT, fd, flow_limit_bundle(f), on_bundle_stored, e, NULL);
+        r = store_copy(m->store, flow_item(f), STORE_RESULT, fd, flow_limit_bundle(f), on_bundle_stored, e);
         if (r < 0) {
                 ending_complete(TAKE_PTR(e), r);
                 return 0;
@@ -433,7 +433,7 @@ static int on_imported(IpcCall *call, json_t *params, void *userdata) {
                 return bad_input(call, "/", "the checked bundle is missing");
 
         /* twice the bound: base history and result together */
-        r = store_copy(m->store, flow_item(f), STORE_CHECKED, TAKE_FD(bundle), 2 * flow_limit_bundle(f), on_bundle_stored, e, NULL);
+        r = store_copy(m->store, flow_item(f), STORE_CHECKED, TAKE_FD(bundle), 2 * flow_limit_bundle(f), on_bundle_stored, e);
         if (r < 0) {
                 ending_complete(TAKE_PTR(e), r);
                 return 0;

@@ -1,10 +1,24 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 
+/*
+ * The folders of items, and copies into them.
+ *
+ * Writing and fsync of some hundred MiB take seconds, in which anchord has to answer others; so each copy has a thread of its own. The
+ * thread owns the copy's descriptors, reads what was set before it began, writes `result` alone, and says by an eventfd
+ * that it is done; everything else happens in the loop: the thread is joined, and the caller told. No thread calls anything of
+ * anchord, takes a lock, or sees a signal. At most COPY_MAX run at a time, others wait in their order. An end of
+ * the store stops them at their next piece. A crash leaves a temporary name at most.
+ */
+
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <linux/magic.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <sys/stat.h>
 #include <sys/statfs.h>
 #include <unistd.h>
@@ -14,27 +28,40 @@
 #include "util/text.h"
 
 enum {
-        COPY_PIECE = 1024 * 1024, /* a turn of the event loop */
-        COPY_MAX = 64,            /* copies under way */
+        COPY_PIECE = 256 * 1024,
+        COPY_RUNNING_MAX = 4,
+        COPY_MAX = 64,                /* under way and waiting */
+        COPY_STACK_SIZE = 256 * 1024, /* of a thread */
 };
+
+typedef struct StoreCopy StoreCopy;
 
 struct Store {
         sd_event *event; /* ref */
         int root_fd;     /* owned */
-        unsigned n_copies;
+        StoreCopy *copies; /* owned; in the order in which they came */
+        unsigned n_copies, n_running;
         uint64_t last_copy; /* number of */
+        atomic_bool stop;   /* the threads give up */
 };
 
 struct StoreCopy {
         Store *store;            /* borrowed */
+        StoreCopy *next;
         sd_event_source *source; /* owned */
+        pthread_t thread;
+        bool running;            /* the thread is to be joined */
         int from_fd, to_fd;      /* owned */
         int dir_fd;              /* owned */
+        int done_fd;             /* owned; eventfd */
         char *name, *temporary;  /* owned */
-        uint64_t done_size, max;
+        uint64_t max;
+        int result;              /* the thread's */
         StoreDone done;
         void *userdata;
 };
+
+static StoreCopy *copy_free(StoreCopy *c);
 
 int store_new(Store **ret, sd_event *event, const char *root) {
         _cleanup_(store_freep) Store *s = NULL;
@@ -56,6 +83,9 @@ Store *store_free(Store *s) {
         if (!s)
                 return NULL;
 
+        atomic_store(&s->stop, true);
+        while (s->copies)
+                copy_free(s->copies);
         s->root_fd = fd_close(s->root_fd);
         sd_event_unref(s->event);
         free(s);
@@ -157,73 +187,140 @@ int store_list(Store *s, int (*handler)(const char *item, void *userdata), void 
         return 0;
 }
 
-/* ---- copies ---- */
-
-StoreCopy *store_copy_cancel(StoreCopy *c) {
-        if (!c)
-                return NULL;
-
-        c->source = sd_event_source_disable_unref(c->source);
-        if (c->to_fd >= 0 && c->dir_fd >= 0)
-                (void) unlinkat(c->dir_fd, c->temporary, 0);
-        c->from_fd = fd_close(c->from_fd);
-        c->to_fd = fd_close(c->to_fd);
-        c->dir_fd = fd_close(c->dir_fd);
-        c->store->n_copies--;
-        free(c->name);
-        free(c->temporary);
-        free(c);
-        return NULL;
-}
-DEFINE_CLEANUP(StoreCopy *, store_copy_cancel)
+/* ---- copies: the thread ---- */
 
 static int copy_settle(StoreCopy *c) {
         if (fsync(c->to_fd) < 0)
                 return -errno;
         if (renameat(c->dir_fd, c->temporary, c->dir_fd, c->name) < 0)
                 return -errno;
-        c->to_fd = fd_close(c->to_fd);
         return fsync(c->dir_fd) < 0 ? -errno : 0;
 }
 
-/* 1 while there is more, 0 at the end. Reads with pread: the offset is shared with whoever sent it. */
-static int copy_piece(StoreCopy *c) {
-        char buffer[64 * 1024];
+/* Reads with pread: the offset is shared with whoever sent it. */
+static int copy_all(StoreCopy *c) {
+        _cleanup_free_ char *buffer = malloc(COPY_PIECE);
+        uint64_t size = 0;
         ssize_t n;
         int r;
 
-        for (size_t piece = 0; piece < COPY_PIECE; piece += (size_t) n) {
-                n = pread(c->from_fd, buffer, sizeof(buffer), (off_t) c->done_size);
+        if (!buffer)
+                return -ENOMEM;
+
+        while (!atomic_load(&c->store->stop)) {
+                n = pread(c->from_fd, buffer, COPY_PIECE, (off_t) size);
                 if (n < 0)
                         return -errno;
                 if (n == 0)
-                        return 0;
+                        return copy_settle(c);
 
-                c->done_size += (uint64_t) n;
-                if (c->done_size > c->max)
+                size += (uint64_t) n;
+                if (size > c->max)
                         return -EFBIG;
-
                 r = io_write_full(c->to_fd, buffer, (size_t) n);
                 if (r < 0)
                         return r;
         }
 
-        return 1;
+        return -ECANCELED;
 }
 
-static int copy_on_turn(sd_event_source *source, void *userdata) {
+static void *copy_main(void *userdata) {
+        StoreCopy *c = userdata;
+
+        c->result = copy_all(c);
+        if (c->result < 0)
+                (void) unlinkat(c->dir_fd, c->temporary, 0);
+        (void) eventfd_write(c->done_fd, 1);
+        return NULL;
+}
+
+static int copy_start(StoreCopy *c) {
+        pthread_attr_t attributes;
+        sigset_t all, before;
+        int r;
+
+        r = pthread_attr_init(&attributes);
+        if (r != 0)
+                return -r;
+
+        /* a thread inherits the mask: signals stay the loop's */
+        (void) sigfillset(&all);
+        (void) pthread_sigmask(SIG_SETMASK, &all, &before);
+        r = pthread_attr_setstacksize(&attributes, COPY_STACK_SIZE);
+        if (r == 0)
+                r = pthread_create(&c->thread, &attributes, copy_main, c);
+        (void) pthread_sigmask(SIG_SETMASK, &before, NULL);
+        (void) pthread_attr_destroy(&attributes);
+        if (r != 0)
+                return -r;
+
+        c->running = true;
+        c->store->n_running++;
+        return 0;
+}
+
+/* ---- copies: the loop ---- */
+
+static StoreCopy *copy_free(StoreCopy *c) {
+        if (!c)
+                return NULL;
+
+        for (StoreCopy **p = &c->store->copies; *p; p = &(*p)->next)
+                if (*p == c) {
+                        *p = c->next;
+                        c->store->n_copies--;
+                        break;
+                }
+        if (c->running) {
+                (void) pthread_join(c->thread, NULL);
+                c->store->n_running--;
+        } else if (c->to_fd >= 0)
+                (void) unlinkat(c->dir_fd, c->temporary, 0);
+
+        c->source = sd_event_source_disable_unref(c->source);
+        c->from_fd = fd_close(c->from_fd);
+        c->to_fd = fd_close(c->to_fd);
+        c->dir_fd = fd_close(c->dir_fd);
+        c->done_fd = fd_close(c->done_fd);
+        free(c->name);
+        free(c->temporary);
+        free(c);
+        return NULL;
+}
+DEFINE_CLEANUP(StoreCopy *, copy_free)
+
+/* Starts what waits, as far as there is room. One that cannot be started is told so from the loop, as if it had run. */
+static void copies_start(Store *s) {
+        for (StoreCopy *c = s->copies; c && s->n_running < COPY_RUNNING_MAX; c = c->next) {
+                int r;
+
+                if (c->running || c->result < 0)
+                        continue;
+                r = copy_start(c);
+                if (r >= 0)
+                        continue;
+                c->result = r;
+                (void) eventfd_write(c->done_fd, 1);
+        }
+}
+
+static int copy_on_done(sd_event_source *source, int fd, uint32_t events, void *userdata) {
         StoreCopy *c = userdata;
         StoreDone done = c->done;
         void *done_userdata = c->userdata;
+        Store *s = c->store;
         int r;
 
-        r = copy_piece(c);
-        if (r > 0)
-                return 0;
-        if (r == 0)
-                r = copy_settle(c);
-
-        (void) store_copy_cancel(c);
+        if (c->running) {
+                (void) pthread_join(c->thread, NULL); /* its last step was to wake us */
+                c->running = false;
+                s->n_running--;
+                c->to_fd = fd_close(c->to_fd); /* in place, or removed by the thread */
+        }
+        r = c->result;
+        (void) copy_free(c);
+        copies_start(s);
         done(r, done_userdata);
         return 0;
 }
@@ -240,23 +337,14 @@ static int check_regular(int fd) {
         return 0;
 }
 
-int store_copy(Store *s, const char *item, const char *name, int fd, uint64_t max, StoreDone done, void *userdata, StoreCopy **ret) {
-        _cleanup_(store_copy_cancelp) StoreCopy *c = NULL;
-        _cleanup_fd_ int from = fd;
+static int copy_new(Store *s, const char *item, const char *name, StoreCopy **ret) {
+        _cleanup_(copy_freep) StoreCopy *c = NULL;
         int r;
-
-        if (s->n_copies >= COPY_MAX)
-                return -EBUSY;
-
-        r = check_regular(from);
-        if (r < 0)
-                return r;
 
         c = calloc(1, sizeof(*c));
         if (!c)
                 return -ENOMEM;
-        *c = (StoreCopy) { .store = s, .from_fd = TAKE_FD(from), .to_fd = -1, .dir_fd = -1, .max = max, .done = done, .userdata = userdata };
-        s->n_copies++;
+        *c = (StoreCopy) { .store = s, .from_fd = -1, .to_fd = -1, .dir_fd = -1, .done_fd = -1 };
 
         c->name = strdup(name);
         /* of its own: a call that is repeated while its first copy goes on makes a second one */
@@ -264,27 +352,47 @@ int store_copy(Store *s, const char *item, const char *name, int fd, uint64_t ma
         if (!c->name || !c->temporary)
                 return -ENOMEM;
 
+        c->done_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+        if (c->done_fd < 0)
+                return -errno;
+        r = sd_event_add_io(s->event, &c->source, c->done_fd, EPOLLIN, copy_on_done, c);
+        if (r < 0)
+                return r;
+
         c->dir_fd = store_open_item(s, item, true);
         if (c->dir_fd < 0)
                 return c->dir_fd;
-
         (void) unlinkat(c->dir_fd, c->temporary, 0);
         c->to_fd = openat(c->dir_fd, c->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
         if (c->to_fd < 0)
                 return -errno;
 
-        r = sd_event_add_defer(s->event, &c->source, copy_on_turn, c);
+        *ret = TAKE_PTR(c);
+        return 0;
+}
+
+int store_copy(Store *s, const char *item, const char *name, int fd, uint64_t max, StoreDone done, void *userdata) {
+        _cleanup_fd_ int from = fd;
+        StoreCopy *c = NULL, **end;
+        int r;
+
+        if (s->n_copies >= COPY_MAX)
+                return -EBUSY;
+        r = check_regular(from);
         if (r < 0)
                 return r;
-        r = sd_event_source_set_enabled(c->source, SD_EVENT_ON);
-        if (r < 0)
-                return r;
-        r = sd_event_source_set_priority(c->source, SD_EVENT_PRIORITY_IDLE);
+        r = copy_new(s, item, name, &c);
         if (r < 0)
                 return r;
 
-        if (ret)
-                *ret = c;
-        c = NULL;
+        c->from_fd = TAKE_FD(from);
+        c->max = max;
+        c->done = done;
+        c->userdata = userdata;
+        for (end = &s->copies; *end; end = &(*end)->next)
+                ;
+        *end = c;
+        s->n_copies++;
+        copies_start(s);
         return 0;
 }

@@ -4,9 +4,9 @@
 /*
  * The files of work items: /var/lib/anchorhold/items/ITEM/{seed.bundle, result.bundle, checked.bundle, diff, events.jsonl}.
  *
- * A bundle comes in as a descriptor of a regular file from somebody less trusted. It is copied a piece at
- * a time from the event loop, bounded, into a temporary name, and put in place only after fsync of file and folder: a
- * file that has its name is complete.
+ * A bundle comes in as a descriptor of a regular file from somebody less trusted. It is copied beside the event loop,
+ * bounded, into a temporary name, and put in place only after fsync of file and folder: a file that has its name is
+ * complete.
  */
 
 #include <stdbool.h>
@@ -24,9 +24,9 @@
 enum { STORE_DIFF_MAX = 16 * 1024 * 1024 };
 
 typedef struct Store Store;
-typedef struct StoreCopy StoreCopy;
 
 int store_new(Store **ret, sd_event *event, const char *root);
+/* Copies that are under way end; their `done` is not called. */
 Store *store_free(Store *s);
 DEFINE_CLEANUP(Store *, store_free)
 
@@ -41,8 +41,6 @@ int store_remove(Store *s, const char *item, const char *name);
 int store_list(Store *s, int (*handler)(const char *item, void *userdata), void *userdata);
 
 /* Copies fd (taken over, also on failure) to the item's file. `done` is called once, from the loop, with 0 or negative errno:
- * -EMEDIUMTYPE if it is no regular file, -EFBIG beyond max bytes. The copy frees itself after that. */
+ * -EFBIG beyond max bytes. Returns -EMEDIUMTYPE if it is no regular file, -EBUSY if too many copies are under way. */
 typedef void (*StoreDone)(int r, void *userdata);
-int store_copy(Store *s, const char *item, const char *name, int fd, uint64_t max, StoreDone done, void *userdata, StoreCopy **ret);
-/* Gives a copy up: `done` is not called. */
-StoreCopy *store_copy_cancel(StoreCopy *c);
+int store_copy(Store *s, const char *item, const char *name, int fd, uint64_t max, StoreDone done, void *userdata);

@@ -2,6 +2,7 @@
 
 /* Files of items: bounded copies that are complete or absent, and an event log that survives a torn line. */
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <setjmp.h>
@@ -9,6 +10,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -19,6 +21,7 @@
 #include "api/store.h"
 #include "util/io.h"
 #include "util/json.h"
+#include "util/text.h"
 
 #define ITEM "i000000000001"
 
@@ -53,7 +56,7 @@ static int copy(const char *name, size_t size, uint64_t max) {
         fd = io_memfd("bundle", data, size);
         assert_true(fd >= 0);
         c.event = event;
-        assert_int_equal(store_copy(store, ITEM, name, fd, max, on_done, &c, NULL), 0);
+        assert_int_equal(store_copy(store, ITEM, name, fd, max, on_done, &c), 0);
         assert_false(c.done); /* never from within */
         assert_int_equal(sd_event_loop(event), 0);
         assert_true(c.done);
@@ -96,8 +99,8 @@ static void test_two_copies(void **state) {
 
         assert_int_equal(sd_event_new(&event), 0);
         assert_int_equal(store_new(&store, event, directory), 0);
-        assert_int_equal(store_copy(store, ITEM, "twice", io_memfd("a", data, 2 * 1024 * 1024), UINT64_MAX, on_done_of_two, &first, NULL), 0);
-        assert_int_equal(store_copy(store, ITEM, "twice", io_memfd("b", data, 5 * 1024 * 1024), UINT64_MAX, on_done_of_two, &second, NULL), 0);
+        assert_int_equal(store_copy(store, ITEM, "twice", io_memfd("a", data, 2 * 1024 * 1024), UINT64_MAX, on_done_of_two, &first), 0);
+        assert_int_equal(store_copy(store, ITEM, "twice", io_memfd("b", data, 5 * 1024 * 1024), UINT64_MAX, on_done_of_two, &second), 0);
         while (!first.done || !second.done) {
                 off_t size;
 
@@ -109,6 +112,111 @@ static void test_two_copies(void **state) {
         assert_int_equal(second.result, 0);
 }
 
+typedef struct Ticker {
+        uint64_t last, worst;
+        size_t n;
+} Ticker;
+
+static int on_tick(sd_event_source *source, uint64_t usec, void *userdata) {
+        Ticker *t = userdata;
+        uint64_t now = time_monotonic();
+
+        if (now - t->last > t->worst)
+                t->worst = now - t->last;
+        t->last = now;
+        t->n++;
+        (void) sd_event_source_set_time_relative(source, 5 * 1000);
+        return sd_event_source_set_enabled(source, SD_EVENT_ONESHOT);
+}
+
+/* While something large is written and synced, everybody else is served. */
+static void test_loop_goes_on(void **state) {
+        _cleanup_(sd_event_unrefp) sd_event *event = NULL;
+        _cleanup_(store_freep) Store *store = NULL;
+        _cleanup_fd_ int fd = memfd_create("bundle", MFD_CLOEXEC);
+        Ticker t = { .last = time_monotonic() };
+        Copy c = {};
+
+        assert_int_equal(ftruncate(fd, 128 * 1024 * 1024), 0);
+        assert_int_equal(sd_event_new(&event), 0);
+        assert_int_equal(store_new(&store, event, directory), 0);
+        assert_int_equal(sd_event_add_time_relative(event, NULL, CLOCK_MONOTONIC, 0, 1, on_tick, &t), 0);
+        c.event = event;
+        assert_int_equal(store_copy(store, ITEM, "big", TAKE_FD(fd), UINT64_MAX, on_done, &c), 0);
+        assert_int_equal(sd_event_loop(event), 0);
+        assert_int_equal(c.result, 0);
+        assert_int_equal(size_of("big"), 128 * 1024 * 1024);
+        assert_true(t.n > 2);
+        assert_in_range(t.worst, 0, 200 * 1000);
+        assert_int_equal(store_remove(store, ITEM, "big"), 0);
+}
+
+static size_t count_temporary(void) {
+        char path[64];
+        struct dirent *e;
+        size_t n = 0;
+        DIR *d;
+
+        (void) snprintf(path, sizeof(path), "%s/" ITEM, directory);
+        d = opendir(path);
+        assert_non_null(d);
+        while ((e = readdir(d)))
+                n += strstr(e->d_name, ".new") != NULL;
+        (void) closedir(d);
+        return n;
+}
+
+/* More at once than have a thread: all are made, and no more than are allowed may wait. */
+static void test_many_copies(void **state) {
+        _cleanup_(sd_event_unrefp) sd_event *event = NULL;
+        _cleanup_(store_freep) Store *store = NULL;
+        Copy copies[64] = {}, beyond = {};
+        char name[16];
+        size_t n;
+
+        assert_int_equal(sd_event_new(&event), 0);
+        assert_int_equal(store_new(&store, event, directory), 0);
+        for (size_t i = 0; i < ELEMENTSOF(copies); i++) {
+                (void) snprintf(name, sizeof(name), "many%zu", i);
+                assert_int_equal(store_copy(store, ITEM, name, io_memfd("x", "12345", 5), i % 2 ? 5 : 4, on_done_of_two, &copies[i]), 0);
+        }
+        assert_int_equal(store_copy(store, ITEM, "beyond", io_memfd("x", "12345", 5), 5, on_done_of_two, &beyond), -EBUSY);
+        do {
+                assert_true(sd_event_run(event, 1000000) >= 0);
+                n = 0;
+                for (size_t i = 0; i < ELEMENTSOF(copies); i++)
+                        n += copies[i].done;
+        } while (n < ELEMENTSOF(copies));
+        for (size_t i = 0; i < ELEMENTSOF(copies); i++) {
+                (void) snprintf(name, sizeof(name), "many%zu", i);
+                assert_int_equal(copies[i].result, i % 2 ? 0 : -EFBIG);
+                assert_int_equal(size_of(name), i % 2 ? 5 : -1);
+        }
+        assert_false(beyond.done);
+        assert_int_equal(count_temporary(), 0);
+}
+
+/* anchord ends meanwhile: nobody is told, and nothing half-made is left. */
+static void test_end_under_way(void **state) {
+        _cleanup_(sd_event_unrefp) sd_event *event = NULL;
+        Copy copies[8] = {};
+        Store *store = NULL;
+
+        assert_int_equal(sd_event_new(&event), 0);
+        assert_int_equal(store_new(&store, event, directory), 0);
+        for (size_t i = 0; i < ELEMENTSOF(copies); i++) {
+                int fd = memfd_create("bundle", MFD_CLOEXEC);
+
+                assert_int_equal(ftruncate(fd, 64 * 1024 * 1024), 0);
+                assert_int_equal(store_copy(store, ITEM, "ended", fd, UINT64_MAX, on_done_of_two, &copies[i]), 0);
+        }
+        store = store_free(store);
+        assert_int_equal(count_temporary(), 0);
+        for (size_t i = 0; i < ELEMENTSOF(copies); i++)
+                assert_false(copies[i].done);
+        assert_true(size_of("ended") == -1 || size_of("ended") == 64 * 1024 * 1024);
+}
+
 static void test_what_is_no_file(void **state) {
         _cleanup_(sd_event_unrefp) sd_event *event = NULL;
         _cleanup_(store_freep) Store *store = NULL;
@@ -117,11 +225,11 @@ static void test_what_is_no_file(void **state) {
         assert_int_equal(sd_event_new(&event), 0);
         assert_int_equal(store_new(&store, event, directory), 0);
         assert_int_equal(pipe2(fds, O_CLOEXEC), 0);
-        assert_int_equal(store_copy(store, ITEM, "pipe", fds[0], 10, on_done, NULL, NULL), -EMEDIUMTYPE);
+        assert_int_equal(store_copy(store, ITEM, "pipe", fds[0], 10, on_done, NULL), -EMEDIUMTYPE);
         assert_int_equal(fcntl(fds[0], F_GETFD), -1); /* taken over all the same */
         (void) close(fds[1]);
-        assert_int_equal(store_copy(store, ITEM, "zero", open("/dev/zero", O_RDONLY | O_CLOEXEC), 10, on_done, NULL, NULL), -EMEDIUMTYPE);
-        assert_int_equal(store_copy(store, "../x", "x", io_memfd("x", "x", 1), 10, on_done, NULL, NULL), -EINVAL);
+        assert_int_equal(store_copy(store, ITEM, "zero", open("/dev/zero", O_RDONLY | O_CLOEXEC), 10, on_done, NULL), -EMEDIUMTYPE);
+        assert_int_equal(store_copy(store, "../x", "x", io_memfd("x", "x", 1), 10, on_done, NULL), -EINVAL);
         assert_int_equal(store_open_file(store, "i000000000009", "x"), -ENOENT);
         assert_true(store_has_file(store, ITEM, "small"));
         assert_int_equal(store_remove(store, ITEM, "small"), 0);
@@ -242,6 +350,9 @@ int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_copies),
                 cmocka_unit_test(test_two_copies),
+                cmocka_unit_test(test_loop_goes_on),
+                cmocka_unit_test(test_many_copies),
+                cmocka_unit_test(test_end_under_way),
                 cmocka_unit_test(test_what_is_no_file),
                 cmocka_unit_test(test_events),
                 cmocka_unit_test(test_full_disk),
