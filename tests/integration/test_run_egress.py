@@ -353,24 +353,40 @@ def test_deny_fronting_on_an_inspected_host(host, inspected, world):
 
 # ---- a record under way ----
 
-def test_second_registration_waits_for_the_record_of_the_first(host, anchord, guest):
-    """With auditd frozen nothing is recorded: neither the first call nor a second for the same run is answered before it is thawed."""
-    run = "r00000egress3"
+def register_twice(host, anchord, run, thaw):
+    """With auditd frozen: the same run registered twice at once, with egressd and with secretd. How many calls were answered
+    before it was thawed (or gave up, without `thaw`), their exit statuses, and what they printed."""
     item = {"item": "i00000egress3", "expires_usec": int((time.time() + 3600) * 1e6)}
     calls = [("egress", "Egress", {}), ("egress", "Egress", {}), ("secret-api", "Secret", item), ("secret-api", "Secret", item)]
     script = "cd $(mktemp -d)\n" + "".join(
         "{ varlinkctl --json=short call /run/anchorhold/%s.sock io.anchorhold.%s.Register %s >answer-%d 2>&1; echo $? >status-%d; } &\n" % (
             sock, interface, shlex.quote(json.dumps({"run": run, "workflow": "code-fix", "stage": "work", **more})), n, n)
-        for n, (sock, interface, more) in enumerate(calls)) + "sleep 1.5; cat status-* 2>/dev/null | wc -l; wait; cat status-* answer-*"
+        for n, (sock, interface, more) in enumerate(calls)) + "sleep 0.7; cat status-* 2>/dev/null | wc -l; wait; cat status-* answer-*"
     anchord.call("Ping")
+    # inject's units bring anchord's sockets back, and what is connected there would run the script again and again
+    host.stop_daemon("anchord")
+    host.run("rm -f /run/anchord-answer")
     host.systemctl("kill", "--kill-whom=main", "--signal=STOP", "anchor-auditd.service")
-    thaw = threading.Timer(4, lambda: host.systemctl("kill", "--kill-whom=main", "--signal=CONT", "anchor-auditd.service"))
-    thaw.start()
-    said = anchord.shell(script).splitlines()
-    thaw.join()
-    assert said[0] == "0", "somebody was answered while nothing could be recorded"
-    assert said[1:5] == ["0"] * 4, said
-    answers = [json.loads(line) for line in said[5:]]
+    try:
+        said = []
+        asking = threading.Thread(target=lambda: said.extend(anchord.shell(script).splitlines()))
+        asking.start()
+        if thaw:
+            assert wait_for(lambda: host.run("cat /run/anchord-answer 2>/dev/null; true").stdout, 10)
+        else:
+            asking.join(20)
+    finally:
+        host.systemctl("kill", "--kill-whom=main", "--signal=CONT", "anchor-auditd.service")
+    asking.join(20)
+    return int(said[0]), said[1:5], said[5:]
+
+
+def test_second_registration_waits_for_the_record_of_the_first(host, anchord, guest):
+    run = "r00000egress3"
+    early, statuses, said = register_twice(host, anchord, run, thaw=True)
+    assert early == 0, "somebody was answered while nothing could be recorded"
+    assert statuses == ["0"] * 4, said
+    answers = [json.loads(line) for line in said]
     assert answers[0] == answers[1] and len(answers[0]["digest"]) == 64
     assert answers[2] == answers[3] and answers[2]["credentials"] == ["anthropic"]
     # one record each, and once there is one, an answer at once
@@ -379,6 +395,18 @@ def test_second_registration_waits_for_the_record_of_the_first(host, anchord, gu
     assert len(records(host, "egress.registered", run)) == 1
     anchord.call("Release", run=run)
     anchord.call("Release", "Secret", "secret-api", run=run)
+
+
+def test_second_registration_is_refused_with_the_first(host, anchord, guest):
+    """The audit log takes nothing: both are refused, and the run is registered with nobody."""
+    run = "r00000egress4"
+    early, statuses, said = register_twice(host, anchord, run, thaw=False)
+    assert early == 0 and statuses == ["1"] * 4 and sum("Unavailable" in line for line in said) == 4, said
+    assert wait_for(lambda: host.run("test ! -e /var/lib/anchorhold/secret/%s*; echo $?" % run).stdout == "0\n")
+    # control: the log is back, and so is registering
+    assert wait_for(lambda: anchord.call("Ping") is not None)
+    assert len(anchord.call("Register", run=run, workflow="code-fix", stage="work")["digest"]) == 64
+    anchord.call("Release", run=run)
 
 
 # ---- who may ask ----
