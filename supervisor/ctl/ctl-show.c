@@ -69,6 +69,7 @@ static void show_head(Ctl *ctl, const json_t *item) {
 
         (void) fprintf(ctl->out, "%s %s\n", id ?: "?", state ?: "?");
         member(ctl, item, "Reason", "reason");
+        member(ctl, item, "Waits for", "enforcers"); /* which one is lost, if one is */
         member(ctl, item, "Workflow", "workflow");
         member(ctl, item, "Agent", "agent");
         member(ctl, item, "Source", "source");
@@ -94,28 +95,53 @@ static void show_head(Ctl *ctl, const json_t *item) {
         field(ctl, "Cost", format_cost(json_integer_value(json_object_get(item, "cost_microusd")), cost));
 }
 
-static void print_section(Ctl *ctl, const char *title, const Table *t) {
-        if (!t || table_rows(t) == 0)
-                return;
-        (void) fprintf(ctl->out, "\n%s\n", title);
-        table_print(t, ctl->out, ctl->columns, !ctl->o.no_legend);
-}
+/* ---- tables ---- */
 
-static int add_text(Table *t, const json_t *row, const char *key) {
-        _cleanup_free_ char *s = ctl_text(row, key, "-");
+typedef enum CellKind { CELL_TEXT, CELL_COUNT, CELL_COST, CELL_TIME, CELL_TOOK } CellKind;
 
-        return s ? table_add(t, s) : -ENOMEM;
-}
+typedef struct Column {
+        const char *title, *key;
+        CellKind kind;
+        bool right;
+} Column;
 
-static int add_count(Table *t, const json_t *row, const char *key) {
-        char s[CTL_TEXT_SIZE];
+enum { COLUMNS_MAX = 8 };
 
-        return table_add(t, format_count(json_integer_value(json_object_get(row, key)), s));
-}
+/* The parts of an item that are lists of objects. */
+static const struct Section {
+        const char *title, *key;
+        bool newest_first; /* as it comes from the ledger; shown the other way round */
+        Column columns[COLUMNS_MAX + 1];
+} sections[] = {
+        {
+                "Runs", "runs", false,
+                {
+                        { "RUN", "id", CELL_TEXT }, { "STAGE", "stage", CELL_TEXT }, { "ATTEMPT", "attempt", CELL_COUNT },
+                        { "ACCEL", "accel", CELL_TEXT }, { "BOOTS", "boots", CELL_COUNT }, { "TOOK", NULL, CELL_TOOK },
+                        { "OUTCOME", "outcome", CELL_TEXT }, { "REASON", "reason", CELL_TEXT },
+                },
+        },
+        {
+                "History", "history", false,
+                { { "TIME", "time", CELL_TIME }, { "STATE", "to", CELL_TEXT }, { "BY", "actor", CELL_TEXT }, { "REASON", "reason", CELL_TEXT } },
+        },
+        {
+                "Model calls", "usage", false,
+                {
+                        { "PROVIDER", "provider", CELL_TEXT }, { "CALLS", "calls", CELL_COUNT, true },
+                        { "INPUT", "input_tokens", CELL_COUNT, true }, { "OUTPUT", "output_tokens", CELL_COUNT, true },
+                        { "CACHE READ", "cache_read_tokens", CELL_COUNT, true }, { "CACHE WRITE", "cache_write_tokens", CELL_COUNT, true },
+                        { "COST", "cost_microusd", CELL_COST, true }, { "MODEL", "model", CELL_TEXT },
+                },
+        },
+        {
+                "Notes", "notes", true,
+                { { "TIME", "time", CELL_TIME }, { "KIND", "kind", CELL_TEXT }, { "NOTE", "text", CELL_TEXT } },
+        },
+};
 
 /* The time of day; the date stands in the head. */
-static int add_time(Table *t, const json_t *row, const char *key) {
-        const char *time = ctl_string(row, key);
+static int add_time(Table *t, const char *time) {
         char s[16];
 
         (void) snprintf(s, sizeof(s), "%.8s", time && strlen(time) >= 19 ? time + 11 : "-");
@@ -125,96 +151,55 @@ static int add_time(Table *t, const json_t *row, const char *key) {
         return table_add(t, s);
 }
 
-static int show_runs(Ctl *ctl, const json_t *item) {
-        static const char *const titles[] = { "RUN", "STAGE", "ATTEMPT", "ACCEL", "BOOTS", "TOOK", "OUTCOME", "REASON", NULL };
-        _cleanup_(table_freep) Table *t = NULL;
-        json_t *row;
-        size_t i;
-        int r;
+static int add_cell(Table *t, const json_t *row, const Column *c) {
+        _cleanup_free_ char *text = NULL;
+        char buffer[CTL_TEXT_SIZE];
+        uint64_t span;
 
-        r = table_new(&t, titles);
-        if (r < 0)
-                return r;
-        json_array_foreach(json_object_get(item, "runs"), i, row) {
-                uint64_t span = span_of(row, "created", "finished");
-                char took[CTL_TEXT_SIZE];
-
-                r = add_text(t, row, "id") ?: add_text(t, row, "stage") ?: add_count(t, row, "attempt") ?: add_text(t, row, "accel") ?:
-                    add_count(t, row, "boots") ?: table_add(t, span > 0 ? format_duration(span, took) : "-") ?:
-                    add_text(t, row, "outcome") ?: add_text(t, row, "reason");
-                if (r < 0)
-                        return r;
+        switch (c->kind) {
+        case CELL_COUNT:
+                return table_add(t, format_count(json_integer_value(json_object_get(row, c->key)), buffer));
+        case CELL_COST:
+                return table_add(t, format_cost(json_integer_value(json_object_get(row, c->key)), buffer));
+        case CELL_TIME:
+                return add_time(t, ctl_string(row, c->key));
+        case CELL_TOOK:
+                span = span_of(row, "created", "finished");
+                return table_add(t, span > 0 ? format_duration(span, buffer) : "-");
+        case CELL_TEXT:
+        default:
+                text = ctl_text(row, c->key, "-");
+                return text ? table_add(t, text) : -ENOMEM;
         }
-
-        print_section(ctl, "Runs", t);
-        return 0;
 }
 
-static int show_history(Ctl *ctl, const json_t *item) {
-        static const char *const titles[] = { "TIME", "STATE", "BY", "REASON", NULL };
+static int show_section(Ctl *ctl, const struct Section *s, const json_t *rows) {
+        const char *titles[COLUMNS_MAX + 1] = {};
         _cleanup_(table_freep) Table *t = NULL;
-        json_t *row;
-        size_t i;
+        size_t n = json_array_size(rows), n_columns;
         int r;
 
+        if (n == 0)
+                return 0;
+
+        for (n_columns = 0; s->columns[n_columns].title; n_columns++)
+                titles[n_columns] = s->columns[n_columns].title;
         r = table_new(&t, titles);
         if (r < 0)
                 return r;
-        json_array_foreach(json_object_get(item, "history"), i, row) {
-                r = add_time(t, row, "time") ?: add_text(t, row, "to") ?: add_text(t, row, "actor") ?: add_text(t, row, "reason");
-                if (r < 0)
-                        return r;
-        }
+        for (size_t c = 0; c < n_columns; c++)
+                if (s->columns[c].right)
+                        table_align_right(t, c);
 
-        print_section(ctl, "History", t);
-        return 0;
-}
+        for (size_t i = 0; i < n; i++)
+                for (size_t c = 0; c < n_columns; c++) {
+                        r = add_cell(t, json_array_get(rows, s->newest_first ? n - 1 - i : i), &s->columns[c]);
+                        if (r < 0)
+                                return r;
+                }
 
-static int show_usage(Ctl *ctl, const json_t *item) {
-        static const char *const titles[] = { "PROVIDER", "CALLS", "INPUT", "OUTPUT", "CACHE READ", "CACHE WRITE", "COST", "MODEL", NULL };
-        _cleanup_(table_freep) Table *t = NULL;
-        json_t *row;
-        size_t i;
-        int r;
-
-        r = table_new(&t, titles);
-        if (r < 0)
-                return r;
-        for (size_t c = 1; c <= 6; c++)
-                table_align_right(t, c);
-        json_array_foreach(json_object_get(item, "usage"), i, row) {
-                char cost[CTL_TEXT_SIZE];
-
-                r = add_text(t, row, "provider") ?: add_count(t, row, "calls") ?: add_count(t, row, "input_tokens") ?:
-                    add_count(t, row, "output_tokens") ?: add_count(t, row, "cache_read_tokens") ?: add_count(t, row, "cache_write_tokens") ?:
-                    table_add(t, format_cost(json_integer_value(json_object_get(row, "cost_microusd")), cost)) ?: add_text(t, row, "model");
-                if (r < 0)
-                        return r;
-        }
-
-        print_section(ctl, "Model calls", t);
-        return 0;
-}
-
-static int show_notes(Ctl *ctl, const json_t *item) {
-        static const char *const titles[] = { "TIME", "KIND", "NOTE", NULL };
-        const json_t *notes = json_object_get(item, "notes");
-        _cleanup_(table_freep) Table *t = NULL;
-        int r;
-
-        r = table_new(&t, titles);
-        if (r < 0)
-                return r;
-        /* the newest comes first from the ledger */
-        for (size_t i = json_array_size(notes); i > 0; i--) {
-                const json_t *row = json_array_get(notes, i - 1);
-
-                r = add_time(t, row, "time") ?: add_text(t, row, "kind") ?: add_text(t, row, "text");
-                if (r < 0)
-                        return r;
-        }
-
-        print_section(ctl, "Notes", t);
+        (void) fprintf(ctl->out, "\n%s\n", s->title);
+        table_print(t, ctl->out, ctl->columns, !ctl->o.no_legend);
         return 0;
 }
 
@@ -235,9 +220,11 @@ static CtlExit show_item(Ctl *ctl, const json_t *item) {
         int r;
 
         show_head(ctl, item);
-        r = show_runs(ctl, item) ?: show_history(ctl, item) ?: show_usage(ctl, item) ?: show_notes(ctl, item);
-        if (r < 0)
-                return ctl_report(ctl, "show", r, NULL, NULL);
+        for (size_t i = 0; i < ELEMENTSOF(sections); i++) {
+                r = show_section(ctl, &sections[i], json_object_get(item, sections[i].key));
+                if (r < 0)
+                        return ctl_report(ctl, "show", r, NULL, NULL);
+        }
         show_evidence(ctl, item);
         return CTL_OK;
 }

@@ -20,3 +20,11 @@ int ledger_outbox_add(Ledger *l, const char *event, const char *run, const char 
 
 /* Reads one item by id: 0, LEDGER_E_NOT_FOUND, or negative errno. */
 int ledger_item_read(Ledger *l, const char *id, LedgerItem *ret);
+
+/* The columns that ledger_item_from_row() reads; the item is i, its lease (if any) l. */
+#define LEDGER_ITEM_COLUMNS                                                                             \
+        "SELECT i.id, i.run, i.state, i.revision, i.attempt, i.max_attempts, i.leases, l.token,"        \
+        " i.workflow, i.workflow_digest, i.base, i.task, i.command, i.template, i.template_digest,"     \
+        " i.agent, i.stage, i.result_commit, i.reason, i.repository"                                    \
+        " FROM item i LEFT JOIN lease l ON l.item = i.id "
+int ledger_item_from_row(DbStmt *s, LedgerItem *ret);

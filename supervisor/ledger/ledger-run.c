@@ -25,11 +25,6 @@ void ledger_event_done(LedgerEvent *e) {
         *e = (LedgerEvent) {};
 }
 
-static int dup_text(const char *text, char **ret) {
-        *ret = text ? strdup(text) : NULL;
-        return text && !*ret ? -ENOMEM : 0;
-}
-
 #define RUN_COLUMNS                                                                                     \
         "SELECT id, item, stage, started_usec, finished_usec, released_usec, attempt, token,"           \
         " outcome, reason, facts FROM run "
@@ -46,11 +41,11 @@ static int run_from_row(DbStmt *s, LedgerRun *ret) {
         run.released = !db_column_is_null(s, 5);
         run.attempt = db_column_int(s, 6);
         run.token = db_column_int(s, 7);
-        r = dup_text(db_column_text(s, 8), &run.outcome);
+        r = db_column_dup(s, 8, &run.outcome);
         if (r >= 0)
-                r = dup_text(db_column_text(s, 9), &run.reason);
+                r = db_column_dup(s, 9, &run.reason);
         if (r >= 0)
-                r = dup_text(db_column_text(s, 10), &run.facts);
+                r = db_column_dup(s, 10, &run.facts);
         if (r < 0)
                 return r;
 
@@ -63,14 +58,11 @@ int ledger_run_get(Ledger *l, const char *run, LedgerRun *ret) {
         _cleanup_(db_stmt_donep) DbStmt *s = NULL;
         int r;
 
-        r = db_query(l->db, &s, RUN_COLUMNS "WHERE id = ?", DB_ARGS(DB_TEXT(run)));
-        if (r < 0)
-                return r;
-        r = db_step(s);
-        if (r < 0)
-                return r;
-        if (r == 0)
+        r = db_query_row(l->db, &s, RUN_COLUMNS "WHERE id = ?", DB_ARGS(DB_TEXT(run)));
+        if (r == -ENOENT)
                 return LEDGER_E_NOT_FOUND;
+        if (r < 0)
+                return r;
 
         return run_from_row(s, ret);
 }
@@ -262,16 +254,11 @@ int ledger_hold_get(Ledger *l, bool *ret_active, char **ret_reason) {
         _cleanup_free_ char *reason = NULL;
         int r;
 
-        r = db_query(l->db, &s, "SELECT active, reason FROM hold", NULL);
+        r = db_query_row(l->db, &s, "SELECT active, reason FROM hold", NULL);
         if (r < 0)
-                return r;
-        r = db_step(s);
-        if (r < 0)
-                return r;
-        if (r == 0)
-                return -EUCLEAN;
+                return r == -ENOENT ? -EUCLEAN : r;
 
-        r = dup_text(db_column_text(s, 1), &reason);
+        r = db_column_dup(s, 1, &reason);
         if (r < 0)
                 return r;
 
@@ -307,20 +294,17 @@ int ledger_outbox_next(Ledger *l, int64_t after, LedgerEvent *ret) {
         char **const texts[] = { &e.event, &e.run, &e.item, &e.actor, &e.data };
         int r;
 
-        r = db_query(l->db, &s,
-                     "SELECT id, event, run, item, actor, json_set(data, '$.key', 'anchord-' || id) FROM outbox"
-                     " WHERE id > ? ORDER BY id LIMIT 1", DB_ARGS(DB_INT(after)));
-        if (r < 0)
-                return r;
-        r = db_step(s);
-        if (r < 0)
-                return r;
-        if (r == 0)
+        r = db_query_row(l->db, &s,
+                         "SELECT id, event, run, item, actor, json_set(data, '$.key', 'anchord-' || id) FROM outbox"
+                         " WHERE id > ? ORDER BY id LIMIT 1", DB_ARGS(DB_INT(after)));
+        if (r == -ENOENT)
                 return LEDGER_E_NO_WORK;
+        if (r < 0)
+                return r;
 
         e.id = db_column_int(s, 0);
         for (size_t i = 0; i < ELEMENTSOF(texts); i++) {
-                r = dup_text(db_column_text(s, 1 + (int) i), texts[i]);
+                r = db_column_dup(s, 1 + (int) i, texts[i]);
                 if (r < 0)
                         return r;
         }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 
 /*
- * The items' side of the ledger: submitting, claiming, changing, recovering.
+ * The items' side of the ledger: submitting, claiming, changing.
  *
  * Invariant: every public function is one IMMEDIATE transaction on a WAL file with synchronous=FULL.
  * A process that dies anywhere leaves either the state before or the state after, and in the second
@@ -115,26 +115,13 @@ const char *ledger_error(Ledger *l) {
 
 /* ---- reading ---- */
 
-#define ITEM_COLUMNS                                                                                    \
-        "SELECT i.id, i.run, i.state, i.revision, i.attempt, i.max_attempts, i.leases, l.token,"        \
-        " i.workflow, i.workflow_digest, i.base, i.task, i.command, i.template, i.template_digest,"     \
-        " i.agent, i.stage, i.result_commit, i.reason, i.repository"                                    \
-        " FROM item i LEFT JOIN lease l ON l.item = i.id "
-
-static int dup_column(DbStmt *s, int i, char **ret) {
-        const char *text = db_column_text(s, i);
-
-        *ret = text ? strdup(text) : NULL;
-        return text && !*ret ? -ENOMEM : 0;
-}
-
 static void copy_id(char to[static ID_LENGTH + 1], const char *from) {
         to[0] = 0;
         if (from && strlen(from) == ID_LENGTH)
                 memcpy(to, from, ID_LENGTH + 1);
 }
 
-static int item_from_row(DbStmt *s, LedgerItem *ret) {
+int ledger_item_from_row(DbStmt *s, LedgerItem *ret) {
         _cleanup_item_ LedgerItem i = {};
         char **const texts[] = {
                 &i.workflow, &i.workflow_digest, &i.base, &i.task, &i.command, &i.template_name,
@@ -156,7 +143,7 @@ static int item_from_row(DbStmt *s, LedgerItem *ret) {
         i.token = db_column_int(s, 7);
         i.repository = !db_column_is_null(s, 19);
         for (size_t n = 0; n < ELEMENTSOF(texts); n++) {
-                r = dup_column(s, 8 + (int) n, texts[n]);
+                r = db_column_dup(s, 8 + (int) n, texts[n]);
                 if (r < 0)
                         return r;
         }
@@ -170,17 +157,13 @@ int ledger_item_read(Ledger *l, const char *id, LedgerItem *ret) {
         _cleanup_(db_stmt_donep) DbStmt *s = NULL;
         int r;
 
-        r = db_query(l->db, &s, ITEM_COLUMNS "WHERE i.id = ?", DB_ARGS(DB_TEXT(id)));
-        if (r < 0)
-                return r;
-
-        r = db_step(s);
-        if (r < 0)
-                return r;
-        if (r == 0)
+        r = db_query_row(l->db, &s, LEDGER_ITEM_COLUMNS "WHERE i.id = ?", DB_ARGS(DB_TEXT(id)));
+        if (r == -ENOENT)
                 return LEDGER_E_NOT_FOUND;
+        if (r < 0)
+                return r;
 
-        return item_from_row(s, ret);
+        return ledger_item_from_row(s, ret);
 }
 
 int ledger_get(Ledger *l, const char *item, LedgerItem *ret) {
@@ -377,18 +360,14 @@ static int find_claimable(Ledger *l, uint64_t now, LedgerItem *ret) {
         _cleanup_(db_stmt_donep) DbStmt *s = NULL;
         int r;
 
-        r = db_query(l->db, &s, ITEM_COLUMNS "WHERE i.state = 'queued' AND i.not_before_usec <= ? ORDER BY i.seq LIMIT 1",
-                     DB_ARGS(DB_INT(now)));
-        if (r < 0)
-                return r;
-
-        r = db_step(s);
-        if (r < 0)
-                return r;
-        if (r == 0)
+        r = db_query_row(l->db, &s, LEDGER_ITEM_COLUMNS "WHERE i.state = 'queued' AND i.not_before_usec <= ? ORDER BY i.seq LIMIT 1",
+                         DB_ARGS(DB_INT(now)));
+        if (r == -ENOENT)
                 return LEDGER_E_NO_WORK;
+        if (r < 0)
+                return r;
 
-        return item_from_row(s, ret);
+        return ledger_item_from_row(s, ret);
 }
 
 int ledger_claim_next(Ledger *l, const char *run, const char *boot, uint64_t expires, uint64_t now, LedgerItem *ret) {
@@ -486,132 +465,4 @@ int ledger_run_add(Ledger *l, const char *item, int64_t token, const char *run) 
                 return r;
 
         return db_commit(&guard);
-}
-
-/* ---- sweeping over many items ---- */
-
-typedef struct ItemList {
-        LedgerItem *items; /* owned */
-        size_t n;
-} ItemList;
-
-static void item_list_done(ItemList *list) {
-        for (size_t i = 0; i < list->n; i++)
-                ledger_item_done(&list->items[i]);
-        free(list->items);
-        *list = (ItemList) {};
-}
-
-/* Reads them all first: handlers change what is being read. */
-static int item_list_read(Ledger *l, const char *sql, const DbArg *args, ItemList *ret) {
-        _cleanup_(item_list_done) ItemList list = {};
-        _cleanup_(db_stmt_donep) DbStmt *s = NULL;
-        int r;
-
-        r = db_query(l->db, &s, sql, args);
-        if (r < 0)
-                return r;
-
-        for (;;) {
-                LedgerItem *items;
-
-                r = db_step(s);
-                if (r < 0)
-                        return r;
-                if (r == 0)
-                        break;
-
-                items = reallocarray(list.items, list.n + 1, sizeof(*items));
-                if (!items)
-                        return -ENOMEM;
-                list.items = items;
-
-                r = item_from_row(s, &list.items[list.n]);
-                if (r < 0)
-                        return r;
-                list.n++;
-        }
-
-        *ret = list;
-        list = (ItemList) {};
-        return 0;
-}
-
-int ledger_lease_expired(Ledger *l, const char *boot, uint64_t now, LedgerItemHandler handler, void *userdata) {
-        _cleanup_(item_list_done) ItemList list = {};
-        int r;
-
-        r = item_list_read(l, ITEM_COLUMNS "WHERE l.boot = ? AND l.expires_usec <= ?", DB_ARGS(DB_TEXT(boot), DB_INT(now)), &list);
-        for (size_t i = 0; r >= 0 && i < list.n; i++)
-                r = handler(&list.items[i], userdata);
-        return r;
-}
-
-static int recover_one(Ledger *l, const LedgerItem *i, ItemState to, const char *reason) {
-        int r;
-
-        r = ledger_transition(l, &(LedgerChange) {
-                        .item = i->id,
-                        .revision = i->revision,
-                        .to = to,
-                        .actor = "anchord",
-                        .reason = reason,
-                        .stage = to == ITEM_QUEUED ? "work" : NULL,
-                }, NULL);
-        if (r > 0)
-                return -EUCLEAN; /* nobody else writes: the file is not what we believe */
-        return r;
-}
-
-static int recover_list(Ledger *l, const char *sql, const DbArg *args, int (*settle)(Ledger *l, const LedgerItem *i)) {
-        _cleanup_(item_list_done) ItemList list = {};
-        int r;
-
-        r = item_list_read(l, sql, args, &list);
-        for (size_t i = 0; r >= 0 && i < list.n; i++)
-                r = settle(l, &list.items[i]);
-        return r;
-}
-
-static int settle_rebooted(Ledger *l, const LedgerItem *i) {
-        if (i->leases >= i->attempt * LEDGER_LEASES_PER_ATTEMPT)
-                return recover_one(l, i, ITEM_FAILED, "the host went down during this item too often");
-        return recover_one(l, i, ITEM_QUEUED, "host rebooted during the run");
-}
-
-static int settle_failed(Ledger *l, const LedgerItem *i) {
-        if (i->attempt < i->max_attempts)
-                return recover_one(l, i, ITEM_QUEUED, "next attempt");
-        return recover_one(l, i, ITEM_EXHAUSTED, i->reason ?: "no attempts are left");
-}
-
-static int settle_submitted(Ledger *l, const LedgerItem *i) {
-        return recover_one(l, i, ITEM_QUEUED, NULL);
-}
-
-int ledger_recover(Ledger *l, const char *boot, LedgerItemHandler handler, void *userdata) {
-        _cleanup_(item_list_done) ItemList list = {};
-        int r;
-
-        r = recover_list(l, ITEM_COLUMNS "WHERE l.boot <> ?", DB_ARGS(DB_TEXT(boot)), settle_rebooted);
-        if (r < 0)
-                return r;
-
-        /* An item is worked on only under a lease; one without is from a crash of this code's own making. */
-        r = recover_list(l, ITEM_COLUMNS "WHERE i.state IN ('leased','running','waiting','verifying') AND l.item IS NULL",
-                         NULL, settle_rebooted);
-        if (r < 0)
-                return r;
-
-        r = recover_list(l, ITEM_COLUMNS "WHERE i.state = 'failed'", NULL, settle_failed);
-        if (r < 0)
-                return r;
-        r = recover_list(l, ITEM_COLUMNS "WHERE i.state = 'submitted'", NULL, settle_submitted);
-        if (r < 0)
-                return r;
-
-        r = item_list_read(l, ITEM_COLUMNS "WHERE l.boot = ? ORDER BY i.seq", DB_ARGS(DB_TEXT(boot)), &list);
-        for (size_t i = 0; r >= 0 && i < list.n; i++)
-                r = handler ? handler(&list.items[i], userdata) : 0;
-        return r;
 }

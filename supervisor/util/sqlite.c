@@ -183,6 +183,24 @@ int db_step(DbStmt *s) {
         return convert(sqlite3_step(s->stmt));
 }
 
+int db_query_row(Db *db, DbStmt **ret, const char *sql, const DbArg *args) {
+        _cleanup_(db_stmt_donep) DbStmt *s = NULL;
+        int r;
+
+        r = db_query(db, &s, sql, args);
+        if (r < 0)
+                return r;
+
+        r = db_step(s);
+        if (r < 0)
+                return r;
+        if (r == 0)
+                return -ENOENT;
+
+        *ret = TAKE_PTR(s);
+        return 0;
+}
+
 DbStmt *db_stmt_done(DbStmt *s) {
         if (!s)
                 return NULL;
@@ -217,6 +235,13 @@ const char *db_column_text(DbStmt *s, int i) {
         return (const char *) sqlite3_column_text(s->stmt, i);
 }
 
+int db_column_dup(DbStmt *s, int i, char **ret) {
+        const char *text = db_column_text(s, i);
+
+        *ret = text ? strdup(text) : NULL;
+        return text && !*ret ? -ENOMEM : 0;
+}
+
 bool db_column_is_null(DbStmt *s, int i) {
         return sqlite3_column_type(s->stmt, i) == SQLITE_NULL;
 }
@@ -237,15 +262,9 @@ int db_get_int(Db *db, const char *sql, const DbArg *args, int64_t *ret) {
         _cleanup_(db_stmt_donep) DbStmt *s = NULL;
         int r;
 
-        r = db_query(db, &s, sql, args);
+        r = db_query_row(db, &s, sql, args);
         if (r < 0)
                 return r;
-
-        r = db_step(s);
-        if (r < 0)
-                return r;
-        if (r == 0)
-                return -ENOENT;
 
         *ret = db_column_int(s, 0);
         return 0;

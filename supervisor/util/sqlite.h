@@ -45,12 +45,15 @@ int db_run(Db *db, const char *sql, const DbArg *args);
  * of `sql`, which is therefore a string constant; one query of each text can be open at a time. */
 int db_query(Db *db, DbStmt **ret, const char *sql, const DbArg *args);
 int db_step(DbStmt *s);
+/* The same up to the first row: -ENOENT if there is none. */
+int db_query_row(Db *db, DbStmt **ret, const char *sql, const DbArg *args);
 DbStmt *db_stmt_done(DbStmt *s);
 DEFINE_CLEANUP(DbStmt *, db_stmt_done)
 
 /* Columns of the current row. Text is borrowed until the next step; NULL for SQL's NULL. */
 int64_t db_column_int(DbStmt *s, int i);
 const char *db_column_text(DbStmt *s, int i);
+int db_column_dup(DbStmt *s, int i, char **ret); /* the caller's; NULL for SQL's NULL */
 bool db_column_is_null(DbStmt *s, int i);
 const char *db_column_name(DbStmt *s, int i);
 bool db_column_is_int(DbStmt *s, int i);
