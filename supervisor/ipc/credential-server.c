@@ -18,6 +18,7 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
+#include "util/cgroup.h"
 #include "util/io.h"
 #include "util/log.h"
 
@@ -41,6 +42,7 @@ struct Request {
 struct CredentialServer {
         sd_event *event;           /* ref */
         sd_event_source *source;   /* ref; owns listen_fd once it exists */
+        int cgroup_root;           /* owned */
         CredentialHandler handler;
         CredentialDenied denied;
         void *userdata;
@@ -153,7 +155,7 @@ static int server_decide(CredentialServer *s, int fd, char **ret_blob, size_t *r
         const char *unit, *id, *reason;
         int r;
 
-        r = peer_from_socket(fd, &peer);
+        r = peer_from_socket(fd, s->cgroup_root, &peer);
         if (r < 0)
                 return r;
         if (getpeername(fd, (struct sockaddr *) &address.un, &size) < 0)
@@ -235,6 +237,7 @@ int credential_server_new(CredentialServer **ret, sd_event *event, int listen_fd
                 return -ENOMEM;
         *s = (CredentialServer) {
                 .event = sd_event_ref(event),
+                .cgroup_root = cgroup_open_root(),
                 .handler = handler,
                 .denied = denied,
                 .userdata = userdata,
@@ -262,6 +265,7 @@ CredentialServer *credential_server_free(CredentialServer *s) {
                 request_drop(s->requests);
         (void) sd_event_source_disable_unref(s->source);
         (void) sd_event_unref(s->event);
+        (void) fd_close(s->cgroup_root);
         free(s);
         return NULL;
 }

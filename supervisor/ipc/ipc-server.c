@@ -27,6 +27,7 @@
 #include <systemd/sd-varlink.h>
 
 #include "ipc/json-convert.h"
+#include "util/cgroup.h"
 #include "util/json.h"
 #include "util/log.h"
 #include "util/text.h"
@@ -65,6 +66,7 @@ struct IpcServer {
         const IpcMethod *methods;
         void *userdata;
         void (*disconnect)(const Peer *peer, void *userdata);
+        int cgroup_root;        /* owned */
         Connection *connections; /* each holds a reference to itself while it is here */
 };
 
@@ -358,7 +360,7 @@ static int server_on_connect(sd_varlink_server *vs, sd_varlink *link, void *user
                 return -ENOMEM;
         *c = (Connection) { .n_ref = 1, .server = s, .peer = PEER_NULL };
 
-        r = peer_from_socket(sd_varlink_get_fd(link), &c->peer);
+        r = peer_from_socket(sd_varlink_get_fd(link), s->cgroup_root, &c->peer);
         if (r < 0) {
                 log_debug("Refusing a connection whose peer cannot be found out: %s", strerror(-r));
                 return r;
@@ -425,6 +427,7 @@ int ipc_server_new(IpcServer **ret, sd_event *event, const IpcMethod *methods, v
                 .event = sd_event_ref(event),
                 .methods = methods,
                 .userdata = userdata,
+                .cgroup_root = cgroup_open_root(),
         };
 
         r = sd_varlink_server_new(&s->server, SD_VARLINK_SERVER_ACCOUNT_UID);
@@ -461,6 +464,7 @@ IpcServer *ipc_server_free(IpcServer *s) {
                 (void) sd_varlink_server_shutdown(s->server);
         (void) sd_varlink_server_unref(s->server);
         (void) sd_event_unref(s->event);
+        (void) fd_close(s->cgroup_root);
         free(s);
         return NULL;
 }

@@ -21,15 +21,14 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <grp.h>
-#include <linux/magic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/pidfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/vfs.h>
 
 #include "ipc/peer-role.h"
+#include "util/cgroup.h"
 #include "util/cleanup.h"
 #include "util/io.h"
 
@@ -157,87 +156,61 @@ PeerUnit peer_classify(const char *unit, const char *cgroup, PeerRole *ret_role,
 static int read_cgroup(pid_t pid, char **ret) {
         _cleanup_free_ char *text = NULL;
         char path[64];
-        size_t size;
         int r;
 
         (void) snprintf(path, sizeof(path), "/proc/%d/cgroup", (int) pid);
-        r = io_read_file(AT_FDCWD, path, CGROUP_FILE_MAX, &text, &size);
+        r = io_read_file(AT_FDCWD, path, CGROUP_FILE_MAX, &text, NULL);
         if (r < 0)
                 return r;
 
-        for (char *line = text; line && *line;) {
-                char *end = strchr(line, '\n');
-
-                if (end)
-                        *end++ = '\0';
-                if (strncmp(line, "0::/", 4) == 0) {
-                        *ret = strdup(line + 3);
-                        return *ret ? 0 : -ENOMEM;
-                }
-                line = end;
-        }
-
-        return -ENODATA;
+        *ret = cgroup_find_path(text);
+        return *ret ? 0 : -ENODATA;
 }
 
 /* bpf_get_current_cgroup_id() is the inode number of the cgroup's folder. 0 if it cannot be found. */
-static uint64_t cgroup_inode(const char *cgroup) {
-        static const char *const mounts[] = { "/sys/fs/cgroup", "/sys/fs/cgroup/unified" };
+static uint64_t cgroup_inode(int root_fd, const char *cgroup) {
+        struct stat st;
 
-        for (size_t i = 0; i < ELEMENTSOF(mounts); i++) {
-                _cleanup_fd_ int root = -1;
-                struct statfs fs;
-                struct stat st;
-
-                root = open(mounts[i], O_PATH | O_DIRECTORY | O_CLOEXEC);
-                if (root < 0 || fstatfs(root, &fs) < 0 || fs.f_type != CGROUP2_SUPER_MAGIC)
-                        continue;
-                if (fstatat(root, cgroup[1] ? cgroup + 1 : ".", &st, AT_SYMLINK_NOFOLLOW) < 0)
-                        return 0;
-                return st.st_ino;
-        }
-
-        return 0;
+        if (root_fd < 0 || fstatat(root_fd, cgroup[1] ? cgroup + 1 : ".", &st, AT_SYMLINK_NOFOLLOW) < 0)
+                return 0;
+        return st.st_ino;
 }
 
-/* Was the peer in group `gid` when it connected? */
-static int peer_in_group(int fd, gid_t peer_gid, gid_t gid) {
-        _cleanup_free_ gid_t *groups = NULL;
+/* The supplementary groups that the peer had when it connected. */
+static int read_groups(int fd, Peer *p) {
         socklen_t size = 64 * sizeof(gid_t);
 
-        if (peer_gid == gid)
-                return true;
-
         for (;;) {
-                groups = (free(groups), malloc(size));
-                if (!groups)
+                free(p->groups);
+                p->groups = malloc(size);
+                if (!p->groups)
                         return -ENOMEM;
-                if (getsockopt(fd, SOL_SOCKET, SO_PEERGROUPS, groups, &size) >= 0)
+                if (getsockopt(fd, SOL_SOCKET, SO_PEERGROUPS, p->groups, &size) >= 0)
                         break;
                 if (errno != ERANGE || size > PEER_GROUPS_MAX * sizeof(gid_t))
                         return -errno;
         }
 
-        for (size_t i = 0; i < size / sizeof(gid_t); i++)
-                if (groups[i] == gid)
-                        return true;
-
-        return false;
+        p->n_groups = size / sizeof(gid_t);
+        return 0;
 }
 
-static bool is_operator(int fd, const Peer *p) {
+bool peer_is_in_group(const Peer *p, const char *group) {
         char buffer[16 * 1024];
         struct group entry, *found = NULL;
 
-        if (p->uid == 0)
-                return true;
-        if (getgrnam_r(OPERATORS_GROUP, &entry, buffer, sizeof(buffer), &found) != 0 || !found)
+        if (getgrnam_r(group, &entry, buffer, sizeof(buffer), &found) != 0 || !found)
                 return false;
 
-        return peer_in_group(fd, p->gid, found->gr_gid) > 0;
+        if (p->gid == found->gr_gid)
+                return true;
+        for (size_t i = 0; i < p->n_groups; i++)
+                if (p->groups[i] == found->gr_gid)
+                        return true;
+        return false;
 }
 
-static int peer_find_unit(Peer *p) {
+static int peer_find_unit(Peer *p, int cgroup_root) {
         char unit[UNIT_NAME_MAX + 1];
         int r;
 
@@ -249,12 +222,12 @@ static int peer_find_unit(Peer *p) {
         if (pidfd_send_signal(p->pidfd, 0, NULL, 0) < 0 && errno != EPERM)
                 return -errno;
 
-        p->cgroup_id = cgroup_inode(p->cgroup);
+        p->cgroup_id = cgroup_inode(cgroup_root, p->cgroup);
         p->unit = strdup(peer_unit_of_cgroup(p->cgroup, unit) ? unit : "");
         return p->unit ? 0 : -ENOMEM;
 }
 
-int peer_from_socket(int fd, Peer *ret) {
+int peer_from_socket(int fd, int cgroup_root, Peer *ret) {
         _cleanup_(peer_done) Peer p = PEER_NULL;
         struct ucred credentials;
         socklen_t size = sizeof(credentials);
@@ -275,7 +248,9 @@ int peer_from_socket(int fd, Peer *ret) {
                 return -errno;
         }
 
-        r = peer_find_unit(&p);
+        r = peer_find_unit(&p, cgroup_root);
+        if (r >= 0)
+                r = read_groups(fd, &p);
         if (r < 0)
                 return r;
 
@@ -287,7 +262,7 @@ int peer_from_socket(int fd, Peer *ret) {
         case PEER_UNIT_FOREIGN:
                 if (p.uid == 0)
                         p.roles |= PEER_ROOT;
-                if (is_operator(fd, &p))
+                if (p.uid == 0 || peer_is_in_group(&p, OPERATORS_GROUP))
                         p.roles |= PEER_OPERATOR;
                 break;
         case PEER_UNIT_MISPLACED:
@@ -303,6 +278,7 @@ void peer_done(Peer *p) {
         p->pidfd = fd_close(p->pidfd);
         free(p->unit);
         free(p->cgroup);
+        free(p->groups);
         *p = PEER_NULL;
 }
 

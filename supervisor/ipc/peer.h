@@ -36,6 +36,8 @@ typedef struct Peer {
         unsigned roles;          /* every role that fits */
         uid_t uid;
         gid_t gid;
+        gid_t *groups;           /* owned; its supplementary groups when it connected */
+        size_t n_groups;
         pid_t pid;
         int pidfd;               /* owned */
         char *unit;              /* owned; "" if none */
@@ -46,9 +48,13 @@ typedef struct Peer {
 
 #define PEER_NULL ((Peer) { .pidfd = -1 })
 
-/* Fills ret from a connected AF_UNIX socket. A unit of ours outside its slice gets no role but PEER_OTHER. */
-int peer_from_socket(int fd, Peer *ret);
+/* Fills ret from a connected AF_UNIX socket. cgroup_root is cgroup_open_root()'s, found once by each server; without one (negative)
+ * cgroup_id stays 0. A unit of ours outside its slice gets no role but PEER_OTHER. */
+int peer_from_socket(int fd, int cgroup_root, Peer *ret);
 void peer_done(Peer *p);
+
+/* Is this one of the groups that it connected with? Not if there is no such group. */
+bool peer_is_in_group(const Peer *p, const char *group);
 
 /* "anchor-proxy@r….service", or "uid 1000", for logs and audit's actor field. Borrowed from p, valid as long as it is. */
 const char *peer_name(Peer *p, char buffer[static 64]);

@@ -10,10 +10,10 @@
 #include <sys/stat.h>
 
 #include "audit/audit.h"
-#include "net/cgroup.h"
 #include "net/fence-counts.h"
 #include "net/run-net.h"
 #include "net/run-ruleset.h"
+#include "util/cgroup.h"
 #include "util/cleanup.h"
 #include "util/log.h"
 #include "util/text.h"

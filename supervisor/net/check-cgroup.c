@@ -23,8 +23,8 @@
 #include <sys/stat.h>
 
 #include "fence-api.bpf.h"
-#include "net/cgroup.h"
 #include "net/check.h"
+#include "util/cgroup.h"
 #include "util/text.h"
 
 #define CONTROL "198.51.100.1"

@@ -11,9 +11,9 @@
 #include <sys/stat.h>
 
 #include "fence-api.bpf.h"
-#include "net/cgroup.h"
 #include "net/fence-inspect.h"
 #include "net/fence.h"
+#include "util/cgroup.h"
 #include "util/text.h"
 
 #define FENCE_SLICE "anchorhold-runs.slice"

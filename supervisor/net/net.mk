@@ -3,7 +3,6 @@
 
 LIB_SRCS += \
 	supervisor/net/bpf-load.c \
-	supervisor/net/cgroup.c \
 	supervisor/net/check-cgroup.c \
 	supervisor/net/check-guest.c \
 	supervisor/net/check-run.c \
@@ -24,5 +23,5 @@ LIB_SRCS += \
 
 PROGRAMS += anchor-bpf anchor-check anchor-fence anchor-net anchor-netlog anchor-warden
 
-UNIT_TESTS += test-cgroup test-fence-address test-fence-kernel test-grant-map test-netlog test-run-net
+UNIT_TESTS += test-fence-address test-fence-kernel test-grant-map test-netlog test-run-net
 FUZZERS += fuzz-netlog

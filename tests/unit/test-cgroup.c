@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "net/cgroup.h"
+#include "util/cgroup.h"
 #include "util/cleanup.h"
 
 static void test_mount(void **state) {

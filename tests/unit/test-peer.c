@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 #include <errno.h>
+#include <grp.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -10,6 +11,7 @@
 #include <cmocka.h>
 
 #include "ipc/peer-role.h"
+#include "util/cgroup.h"
 #include "util/cleanup.h"
 
 #define RUN "r3k9x0a1b2c3d"
@@ -73,11 +75,13 @@ static void test_no_unit(void **state) {
 /* The kernel's answers, about ourselves. */
 static void test_socket(void **state) {
         _cleanup_(peer_done) Peer p = PEER_NULL;
+        _cleanup_fd_ int root = cgroup_open_root();
+        struct group *own;
         char buffer[64];
         int pair[2];
 
         assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
-        assert_int_equal(peer_from_socket(pair[0], &p), 0);
+        assert_int_equal(peer_from_socket(pair[0], root, &p), 0);
         assert_int_equal(p.pid, getpid());
         assert_int_equal(p.uid, getuid());
         assert_true(p.pidfd >= 0);
@@ -85,6 +89,21 @@ static void test_socket(void **state) {
         assert_false(p.roles & (PEER_ANCHORD | PEER_AUDITD | PEER_RUN));
         assert_true(!!(p.roles & PEER_ROOT) == (getuid() == 0));
         assert_non_null(strstr(peer_name(&p, buffer), "uid "));
+        assert_true((p.cgroup_id != 0) == (root >= 0));
+
+        /* by its own group, by a supplementary one, by none */
+        own = getgrgid(getgid());
+        assert_non_null(own);
+        assert_true(peer_is_in_group(&p, own->gr_name));
+        assert_false(peer_is_in_group(&p, "no-such-group"));
+        p.gid = 65534;
+        p.n_groups = 0;
+        assert_false(peer_is_in_group(&p, own->gr_name));
+        free(p.groups);
+        p.groups = malloc(sizeof(gid_t));
+        p.groups[0] = getgid();
+        p.n_groups = 1;
+        assert_true(peer_is_in_group(&p, own->gr_name));
         (void) close(pair[0]);
         (void) close(pair[1]);
 }

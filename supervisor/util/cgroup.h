@@ -16,6 +16,9 @@ char *cgroup_find_path(const char *proc_cgroup);
 /* Cuts a cgroup's path behind its first component of that name: true, or false if there is none and the path is as it was. */
 bool cgroup_cut_path(char *path, const char *name);
 
+/* The root of the cgroup2 tree, for fstatat() and the like (O_PATH): the caller's. -ENOMEDIUM if none is mounted. */
+int cgroup_open_root(void);
+
 /* This process's cgroup as an open directory, or with a name, the one so called that it is or lies below: the caller's.
  * -ENOENT if there is none of that name, other negative errno if it cannot be opened. */
 int cgroup_open_own(const char *name);

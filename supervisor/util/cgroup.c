@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 
+#include <errno.h>
 #include <fcntl.h>
 #include <string.h>
 
-#include "net/cgroup.h"
+#include "util/cgroup.h"
 #include "util/cleanup.h"
 #include "util/io.h"
 #include "util/text.h"
@@ -78,20 +79,43 @@ bool cgroup_cut_path(char *path, const char *name) {
         return false;
 }
 
-int cgroup_open_own(const char *name) {
-        _cleanup_free_ char *mountinfo = NULL, *own = NULL, *mount = NULL, *path = NULL, *whole = NULL;
-        int fd, r;
+static int find_mount(char **ret) {
+        _cleanup_free_ char *mountinfo = NULL;
+        int r;
 
         r = io_read_file(AT_FDCWD, "/proc/self/mountinfo", MAX_PROC_FILE, &mountinfo, NULL);
+        if (r < 0)
+                return r;
+
+        *ret = cgroup_find_mount(mountinfo);
+        return *ret ? 0 : -ENOMEDIUM;
+}
+
+int cgroup_open_root(void) {
+        _cleanup_free_ char *mount = NULL;
+        int fd, r;
+
+        r = find_mount(&mount);
+        if (r < 0)
+                return r;
+
+        fd = open(mount, O_PATH | O_DIRECTORY | O_CLOEXEC);
+        return fd < 0 ? -errno : fd;
+}
+
+int cgroup_open_own(const char *name) {
+        _cleanup_free_ char *own = NULL, *mount = NULL, *path = NULL, *whole = NULL;
+        int fd, r;
+
+        r = find_mount(&mount);
         if (r < 0)
                 return r;
         r = io_read_file(AT_FDCWD, "/proc/self/cgroup", MAX_PROC_FILE, &own, NULL);
         if (r < 0)
                 return r;
 
-        mount = cgroup_find_mount(mountinfo);
         path = cgroup_find_path(own);
-        if (!mount || !path)
+        if (!path)
                 return -ENOMEDIUM;
         if (name && !cgroup_cut_path(path, name))
                 return -ENOENT;
