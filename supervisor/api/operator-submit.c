@@ -11,9 +11,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "api/authority.h"
 #include "api/operator-internal.h"
 #include "api/spec.h"
 #include "util/json.h"
+#include "util/log.h"
 
 enum { SEED_HEAD_SIZE = 64 * 1024 };
 
@@ -162,6 +164,21 @@ static int fill_from_policy(Submitting *s, const PolicyWorkflow *w, const json_t
         return !s->workflow_digest || !s->template_name || !s->template_digest || (agent && !s->agent) ? -ENOMEM : 0;
 }
 
+/* False: the call was answered. */
+static bool may_submit(Manager *m, IpcCall *call) {
+        _cleanup_free_ char *reason = NULL;
+        char name[64];
+        int r;
+
+        r = authority_check(m->policy, "submit", ipc_call_peer(call), &reason);
+        if (r >= 0)
+                return true;
+
+        log_notice("%s may not submit: %s", peer_name(ipc_call_peer(call), name), reason ?: strerror(-r));
+        (void) ipc_call_refuse(call, r == -EACCES ? "Denied" : "Unavailable", "%s", reason ?: strerror(-r));
+        return false;
+}
+
 /* Finds the workflow and what it names. NULL: the call was answered. */
 static const PolicyWorkflow *find_workflow(Manager *m, IpcCall *call, const char *name, const json_t **ret_harness, json_t **ret_manifest) {
         const PolicyWorkflow *w;
@@ -178,6 +195,8 @@ static const PolicyWorkflow *find_workflow(Manager *m, IpcCall *call, const char
                 (void) ipc_call_refuse(call, "Unavailable", "policy cannot be loaded");
                 return NULL;
         }
+        if (!may_submit(m, call))
+                return NULL;
         w = policy_find_workflow(m->policy, name, &reason);
         if (!w) {
                 (void) refuse_workflow(call, m, name, reason);

@@ -94,6 +94,28 @@ def test_only_operators(host):
     expect(host, REFUSED, "policy", "explain", "exec", "api.anthropic.com:443", user="stranger")
 
 
+def test_authority(host):
+    """Who may use the API may submit only if authority.json says so; the rest is not affected."""
+    path = "/etc/anchorhold/authority.json"
+    run = ("submit", "--workflow", "exec", "--", "true")
+    try:
+        for submit, words in (({"groups": ["adm", "anchorhold-tap"]}, "only members of adm or anchorhold-tap may submit"),
+                              ({"groups": []}, "lists no group"), ({"groups": ["a b"]}, "has a finding")):
+            host.write(path, json.dumps({"submit": submit}))
+            done = expect(host, REFUSED, *run)
+            assert words in done.stderr, done.stderr
+            expect(host, OK, "list")
+            # root could change the file
+            expect(host, OK, *run, user=None)
+        # control: the same operator, in a group of the list
+        host.write(path, json.dumps({"submit": {"groups": ["adm", "operator"]}}))
+        expect(host, OK, *run)
+    finally:
+        host.run(["rm", "-f", path])
+    expect(host, OK, *run)
+    wait_for(lambda: all(i["state"] == "closed" for i in host.items()[:5]))
+
+
 def test_stop_and_hold(host):
     runs = [host.popen(["anchorctl", "run", "--workflow", "exec", "--", "sleep", "600"], user="operator") for _ in range(2)]
     try:
