@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 #pragma once
 
-/* Shared by flow.c (the states), flow-setup.c (spec, registration, release) and flow-cleanup.c (the end of units). */
+/* Shared by flow.c (the states), flow-begin.c (to a run that is on its way), flow-setup.c (spec, registration, release) and flow-cleanup.c (the end of units). */
 
 #include "api/manager-internal.h"
 #include "api/spec.h"
@@ -50,10 +50,24 @@ struct Flow {
 };
 
 /* ---- flow.c ---- */
-void flow_confirm_started(Flow *f);
-void flow_on_registered(Flow *f, const char *error, const char *reason);
+void flow_set_state(Flow *f, FlowState state);
+/* Reads the item again and changes it under our lease: 0 or LEDGER_E_…, logged. */
+int flow_transition(Flow *f, LedgerChange c);
+/* The item failed, with what follows from that; the flow goes. */
+void flow_fail(Flow *f, const char *reason);
+/* Records how the run ended, once, and begins to clean up. facts is borrowed, may be NULL. */
+void flow_end_run(Flow *f, const char *outcome, const char *reason, const json_t *facts);
 void flow_on_clean(Flow *f);
 void flow_on_released(Flow *f);
+
+/* ---- flow-begin.c ---- */
+/* systemd is asked for anchor-run@ or anchor-import@. */
+void flow_start_unit(Flow *f);
+/* The unit runs: item and ledger say so from now on. */
+void flow_confirm_started(Flow *f);
+void flow_on_registered(Flow *f, const char *error, const char *reason);
+/* A run of its own for the checks. */
+void flow_begin_verify(Flow *f);
 
 /* ---- flow-setup.c ---- */
 

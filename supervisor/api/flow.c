@@ -20,7 +20,7 @@
  * commit and stage are there; so flow_resume() finds the place again, and every step may be done
  * twice (registering is idempotent, starting a started unit is nothing, stopping a stopped one too).
  *
- * The state changes in set_state() only, and each state but AUDITING's wait for auditd has a timer.
+ * The state changes in flow_set_state() only, and each state but AUDITING's wait for auditd has a timer.
  */
 
 #include <errno.h>
@@ -51,7 +51,7 @@ static const char *const stage_names[] = {
 };
 
 /* Beyond the workflow's own bound: boots, retries, and what anchor-run needs to say that time is up. */
-enum { ACTIVE_GRACE_S = 2 * BOOT_TIMEOUT_TCG_S + 120, IMPORT_TIMEOUT_S = 600, START_AGAIN_USEC = 100 * 1000 };
+enum { ACTIVE_GRACE_S = 2 * BOOT_TIMEOUT_TCG_S + 120, IMPORT_TIMEOUT_S = 600 };
 
 /* ---- small things ---- */
 
@@ -164,7 +164,7 @@ Flow *flow_free(Flow *f) {
 
 static int flow_on_timeout(sd_event_source *source, uint64_t usec, void *userdata);
 
-static void set_state(Flow *f, FlowState state) {
+void flow_set_state(Flow *f, FlowState state) {
         uint64_t timeout_s = states[state].timeout_s;
         int r;
 
@@ -197,7 +197,7 @@ static void flow_end(Flow *f) {
 }
 
 /* Reads the item again and changes it under our lease. */
-static int transition(Flow *f, LedgerChange c) {
+int flow_transition(Flow *f, LedgerChange c) {
         Manager *m = f->manager;
         LedgerItem fresh = {};
         int r;
@@ -215,13 +215,13 @@ static int transition(Flow *f, LedgerChange c) {
         return manager_transition(m, &c);
 }
 
-static void fail_item(Flow *f, const char *reason) {
+void flow_fail(Flow *f, const char *reason) {
         Manager *m = f->manager;
         char item[ID_LENGTH + 1];
         int r;
 
         (void) snprintf(item, sizeof(item), "%s", f->item.id);
-        r = transition(f, (LedgerChange) { .to = ITEM_FAILED, .reason = reason });
+        r = flow_transition(f, (LedgerChange) { .to = ITEM_FAILED, .reason = reason });
         flow_end(f);
         if (r == 0)
                 manager_after_failure(m, item);
@@ -230,7 +230,7 @@ static void fail_item(Flow *f, const char *reason) {
 /* ---- the end of a run ---- */
 
 /* Records how the run ended, once, and begins to clean up. */
-static void end_run(Flow *f, const char *outcome, const char *reason, const json_t *facts) {
+void flow_end_run(Flow *f, const char *outcome, const char *reason, const json_t *facts) {
         Manager *m = f->manager;
         _cleanup_free_ char *text = NULL;
         int r;
@@ -261,7 +261,7 @@ static void end_run(Flow *f, const char *outcome, const char *reason, const json
         if (strcmp(outcome, "ok") != 0)
                 manager_note(m, f->item.id, f->run, strcmp(outcome, "stopped") == 0 ? "run.stopped" : "run.failed", "%s", f->reason);
 
-        set_state(f, FLOW_CLEANING);
+        flow_set_state(f, FLOW_CLEANING);
         flow_cleanup_start(f);
 }
 
@@ -279,15 +279,15 @@ static int flow_on_timeout(sd_event_source *source, uint64_t usec, void *userdat
                 flow_on_released(f);
                 break;
         case FLOW_REGISTERING:
-                end_run(f, "error", "egressd or secretd did not answer the registration", NULL);
+                flow_end_run(f, "error", "egressd or secretd did not answer the registration", NULL);
                 break;
         case FLOW_STARTING:
-                end_run(f, "error", f->stage == STAGE_IMPORT ? "anchor-import did not start in time" : "anchor-run did not start in time", NULL);
+                flow_end_run(f, "error", f->stage == STAGE_IMPORT ? "anchor-import did not start in time" : "anchor-run did not start in time", NULL);
                 break;
         case FLOW_ACTIVE:
         case FLOW_AUDITING:
         default:
-                end_run(f, "error", f->stage == STAGE_IMPORT ? "the import took too long" : "time is up: the run did not end by itself", NULL);
+                flow_end_run(f, "error", f->stage == STAGE_IMPORT ? "the import took too long" : "time is up: the run did not end by itself", NULL);
                 break;
         }
         return 0;
@@ -301,144 +301,7 @@ void flow_stop(Flow *f, const char *reason) {
         if (f->state == FLOW_CLEANING)
                 flow_cleanup_kill(f);
         else
-                end_run(f, "stopped", f->stop_reason, NULL);
-}
-
-/* ---- beginning a run ---- */
-
-static int ask_for_start(Flow *f);
-
-static int on_start_again(sd_event_source *source, uint64_t usec, void *userdata) {
-        Flow *f = userdata;
-
-        if (f->state == FLOW_STARTING && ask_for_start(f) < 0)
-                end_run(f, "error", "cannot ask systemd to start the run", NULL);
-        return 0;
-}
-
-/* What was stopped just before in the same slice may still be queued; the timer of the state bounds the waiting. */
-static bool start_later(Flow *f) {
-        f->start_timer = sd_event_source_disable_unref(f->start_timer);
-        return sd_event_add_time_relative(f->manager->event, &f->start_timer, CLOCK_MONOTONIC, START_AGAIN_USEC, 0,
-                                          on_start_again, f) >= 0;
-}
-
-static void on_started(int r, const char *result, void *userdata) {
-        Flow *f = userdata;
-        _cleanup_free_ char *reason = NULL;
-
-        if (f->state != FLOW_STARTING)
-                return; /* it has said more than that by itself */
-        if (r == -EBUSY && start_later(f))
-                return;
-        if (r >= 0) {
-                flow_confirm_started(f);
-                return;
-        }
-
-        reason = text_format("anchor-%s@%s.service did not start: %s%s%s", f->stage == STAGE_IMPORT ? "import" : "run", f->run, result,
-                             f->why[0] ? ", " : "", f->why);
-        f->requeue = strstr(f->why, UNITS_NOT_FENCED);
-        end_run(f, "error", reason ?: "did not start", NULL);
-}
-
-static int ask_for_start(Flow *f) {
-        char unit[64];
-
-        (void) snprintf(unit, sizeof(unit), "anchor-%s@%s.service", f->stage == STAGE_IMPORT ? "import" : "run", f->run);
-        return units_start(f->manager->units, unit, on_started, f);
-}
-
-static void start_unit(Flow *f) {
-        f->why[0] = 0;
-        set_state(f, FLOW_STARTING);
-        if (ask_for_start(f) < 0)
-                end_run(f, "error", "cannot ask systemd to start the run", NULL);
-}
-
-/* The unit runs: item and ledger say so from now on. */
-void flow_confirm_started(Flow *f) {
-        Manager *m = f->manager;
-        _cleanup_json_ json_t *data = NULL;
-        int r;
-
-        if (f->state != FLOW_STARTING)
-                return;
-        set_state(f, FLOW_ACTIVE);
-        if (f->stage == STAGE_IMPORT)
-                return;
-
-        r = ledger_run_mark(m->ledger, f->run, "started", f->tcg ? "tcg" : "kvm", f->egress_digest[0] ? f->egress_digest : NULL);
-        data = json_pack("{s:s, s:s, s:s?}", "stage", stage_names[f->stage], "accel", f->tcg ? "tcg" : "kvm",
-                         "egress_digest", f->egress_digest[0] ? f->egress_digest : NULL);
-        if (r >= 0 && !data)
-                r = -ENOMEM;
-        if (r >= 0)
-                r = ledger_outbox_put(m->ledger, "run.started", f->run, f->item.id, NULL, data);
-        if (r < 0) {
-                (void) manager_fatal(m, r, "record a started run");
-                return;
-        }
-        if (f->tcg_fallback)
-                manager_note(m, f->item.id, f->run, "warning", "no KVM, the microVM is emulated and slow: %s", f->accel_reason);
-
-        if (f->stage == STAGE_WORK)
-                (void) transition(f, (LedgerChange) { .to = ITEM_RUNNING });
-        outbox_kick(m);
-}
-
-void flow_on_registered(Flow *f, const char *error, const char *reason) {
-        _cleanup_free_ char *text = NULL;
-
-        if (f->state != FLOW_REGISTERING)
-                return;
-        if (error) {
-                text = text_format("registration refused: %s", reason ?: error);
-                end_run(f, "error", text ?: error, NULL);
-                return;
-        }
-        if (--f->pending == 0)
-                start_unit(f);
-}
-
-void flows_on_audited(Manager *m) {
-        for (Flow *f = m->flows, *next; f; f = next) {
-                next = f->next;
-                if (f->state != FLOW_AUDITING)
-                        continue;
-                set_state(f, FLOW_REGISTERING);
-                if (flow_register(f) < 0)
-                        end_run(f, "error", "cannot ask egressd and secretd to register the run", NULL);
-        }
-}
-
-/* A run of its own for the checks: a new id under the same lease. */
-static void begin_verify(Flow *f) {
-        Manager *m = f->manager;
-        char run[ID_LENGTH + 1];
-        const char *reason;
-        int r;
-
-        r = text_make_id('r', run);
-        if (r >= 0)
-                r = ledger_run_add(m->ledger, f->item.id, f->item.token, run);
-        if (r != 0) {
-                fail_item(f, "cannot record the verifying run");
-                return;
-        }
-
-        memcpy(f->run, run, sizeof(f->run));
-        f->stage = STAGE_VERIFY;
-        f->unclean = false;
-        f->egress_digest[0] = 0;
-        reason = flow_prepare(f);
-        if (reason) {
-                set_state(f, FLOW_AUDITING);
-                end_run(f, "error", reason, NULL);
-                return;
-        }
-        set_state(f, FLOW_AUDITING);
-        outbox_kick(m);
+                flow_end_run(f, "stopped", f->stop_reason, NULL);
 }
 
 /* ---- what is next ---- */
@@ -462,7 +325,7 @@ static void into_review(Flow *f, bool second_vm) {
         int r;
 
         (void) snprintf(item, sizeof(item), "%s", f->item.id);
-        r = transition(f, (LedgerChange) { .to = ITEM_IN_REVIEW, .stage = "done", .evidence = evidence, .reason = f->reason[0] ? f->reason : NULL });
+        r = flow_transition(f, (LedgerChange) { .to = ITEM_IN_REVIEW, .stage = "done", .evidence = evidence, .reason = f->reason[0] ? f->reason : NULL });
         if (r == 0 && close) {
                 _cleanup_item_ LedgerItem now = {};
 
@@ -476,7 +339,7 @@ static void into_review(Flow *f, bool second_vm) {
 }
 
 static void after_work(Flow *f) {
-        if (transition(f, (LedgerChange) { .to = ITEM_VERIFYING, .stage = f->item.repository ? "import" : NULL }) != 0) {
+        if (flow_transition(f, (LedgerChange) { .to = ITEM_VERIFYING, .stage = f->item.repository ? "import" : NULL }) != 0) {
                 flow_end(f);
                 return;
         }
@@ -485,12 +348,12 @@ static void after_work(Flow *f) {
                 return;
         }
         f->stage = STAGE_IMPORT;
-        start_unit(f);
+        flow_start_unit(f);
 }
 
 static void flow_next(Flow *f) {
         if (f->stop) {
-                (void) transition(f, (LedgerChange) { .to = ITEM_CANCELLED, .actor = "operator", .reason = f->stop_reason });
+                (void) flow_transition(f, (LedgerChange) { .to = ITEM_CANCELLED, .actor = "operator", .reason = f->stop_reason });
                 flow_end(f);
                 return;
         }
@@ -499,12 +362,12 @@ static void flow_next(Flow *f) {
                 _cleanup_free_ char *reason = NULL;
 
                 if (f->requeue) {
-                        (void) transition(f, (LedgerChange) { .to = ITEM_QUEUED, .stage = "work", .reason = f->reason });
+                        (void) flow_transition(f, (LedgerChange) { .to = ITEM_QUEUED, .stage = "work", .reason = f->reason });
                         flow_end(f);
                         return;
                 }
-                reason = f->stage == STAGE_WORK ? strdup(f->reason) : text_format("%s: %s", stage_names[f->stage], f->reason);
-                fail_item(f, reason ?: f->outcome);
+                reason = f->stage == STAGE_WORK ? strdup(f->reason) : text_format("%s: %s", flow_stage(f), f->reason);
+                flow_fail(f, reason ?: f->outcome);
                 return;
         }
 
@@ -514,7 +377,7 @@ static void flow_next(Flow *f) {
                 break;
         case STAGE_IMPORT:
                 if (f->has_verify)
-                        begin_verify(f);
+                        flow_begin_verify(f);
                 else
                         into_review(f, false);
                 break;
@@ -531,7 +394,7 @@ void flow_on_clean(Flow *f) {
                 return;
         f->cleanup_timer = sd_event_source_disable_unref(f->cleanup_timer);
 
-        set_state(f, FLOW_RELEASING);
+        flow_set_state(f, FLOW_RELEASING);
         if (f->stage == STAGE_IMPORT) {
                 flow_on_released(f); /* the work run was released before the import */
                 return;
@@ -563,19 +426,19 @@ void flow_on_released(Flow *f) {
 
 int flow_on_finish(Flow *f, const char *outcome, const char *reason, const json_t *facts) {
         flow_confirm_started(f);
-        end_run(f, outcome, reason, facts);
+        flow_end_run(f, outcome, reason, facts);
         return 0;
 }
 
 int flow_on_imported(Flow *f, bool ok, const char *reason, const char *commit, const json_t *facts) {
         flow_confirm_started(f);
         if (ok) {
-                if (transition(f, (LedgerChange) { .to = ITEM_VERIFYING, .stage = "verify", .result_commit = commit }) != 0)
+                if (flow_transition(f, (LedgerChange) { .to = ITEM_VERIFYING, .stage = "verify", .result_commit = commit }) != 0)
                         return -EIO;
                 free(f->commit);
                 f->commit = strdup(commit);
         }
-        end_run(f, ok ? "ok" : "failed", reason, facts);
+        flow_end_run(f, ok ? "ok" : "failed", reason, facts);
         return 0;
 }
 
@@ -613,93 +476,5 @@ void flows_on_unit_changed(Manager *m, const char *unit, const char *active, con
         if (f->state == FLOW_STARTING)
                 return;
         reason = text_format("%s ended without a result: %s", unit, why ?: "unknown");
-        end_run(f, "error", reason ?: "ended without a result", NULL);
-}
-
-/* ---- beginning and resuming ---- */
-
-static Flow *flow_new(Manager *m, LedgerItem *item) {
-        Flow *f = calloc(1, sizeof(*f));
-
-        if (!f)
-                return NULL;
-
-        *f = (Flow) { .manager = m, .next = m->flows, .item = *item };
-        *item = (LedgerItem) {};
-        memcpy(f->run, f->item.run, sizeof(f->run));
-        m->flows = f;
-        m->n_flows++;
-        return f;
-}
-
-void flow_begin(Manager *m, LedgerItem *item) {
-        Flow *f = flow_new(m, item);
-        const char *reason;
-
-        if (!f) {
-                (void) manager_fatal(m, -ENOMEM, "begin a run");
-                return;
-        }
-
-        reason = flow_prepare(f);
-        if (reason) {
-                end_run(f, "error", reason, NULL);
-                return;
-        }
-        outbox_kick(m);
-}
-
-void flow_resume(Manager *m, const LedgerItem *item, bool run_alive, bool import_alive) {
-        _cleanup_item_ LedgerItem copy = {};
-        _cleanup_(ledger_run_done) LedgerRun run = {};
-        const char *reason;
-        bool alive;
-        Flow *f;
-        int r;
-
-        r = ledger_get(m->ledger, item->id, &copy);
-        if (r == 0)
-                r = ledger_run_get(m->ledger, copy.run, &run);
-        if (r != 0 || !(f = flow_new(m, &copy))) {
-                (void) manager_fatal(m, r < 0 ? r : -EUCLEAN, "take a run up again");
-                return;
-        }
-
-        f->stage = run.verify ? STAGE_VERIFY : strcmp(f->item.stage, "work") == 0 ? STAGE_WORK : STAGE_IMPORT;
-        f->commit = f->item.result_commit ? strdup(f->item.result_commit) : NULL;
-        reason = flow_prepare(f);
-        alive = f->stage == STAGE_IMPORT ? import_alive : run_alive;
-
-        /* The import is done, its verification not begun: the same decision again. */
-        if (f->stage == STAGE_IMPORT && strcmp(f->item.stage, "verify") == 0) {
-                end_run(f, "ok", "", NULL);
-                return;
-        }
-        if (f->stage != STAGE_IMPORT && run.outcome) {
-                _cleanup_json_ json_t *facts = NULL;
-
-                if (run.facts)
-                        (void) json_parse(run.facts, strlen(run.facts), &facts, NULL);
-                f->stop = strcmp(run.outcome, "stopped") == 0;
-                f->stop_reason = f->stop ? strdup(run.reason ?: "stopped") : NULL;
-                end_run(f, run.outcome, run.reason, facts);
-                return;
-        }
-        if (reason) {
-                end_run(f, "error", reason, NULL);
-                return;
-        }
-        if (alive) {
-                set_state(f, FLOW_STARTING);
-                flow_confirm_started(f);
-                log_info("%s: run %s goes on", f->item.id, f->run);
-                return;
-        }
-        if (f->stage == STAGE_IMPORT) {
-                start_unit(f);
-                return;
-        }
-
-        f->requeue = !run.started;
-        end_run(f, "error", run.started ? "anchor-run ended while the supervisor was away" : "the supervisor went away before the run had started", NULL);
+        flow_end_run(f, "error", reason ?: "ended without a result", NULL);
 }

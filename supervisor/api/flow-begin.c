@@ -1,0 +1,237 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+
+/* From an item's lease to a run that is on its way, and back to that after anchord was away. flow.c has the rest of the states. */
+
+#include <errno.h>
+#include <string.h>
+
+#include "api/flow-internal.h"
+#include "util/json.h"
+#include "util/log.h"
+
+enum { START_AGAIN_USEC = 100 * 1000 };
+
+/* ---- beginning a run ---- */
+
+static int ask_for_start(Flow *f);
+
+static int on_start_again(sd_event_source *source, uint64_t usec, void *userdata) {
+        Flow *f = userdata;
+
+        if (f->state == FLOW_STARTING && ask_for_start(f) < 0)
+                flow_end_run(f, "error", "cannot ask systemd to start the run", NULL);
+        return 0;
+}
+
+/* What was stopped just before in the same slice may still be queued; the timer of the state bounds the waiting. */
+static bool start_later(Flow *f) {
+        f->start_timer = sd_event_source_disable_unref(f->start_timer);
+        return sd_event_add_time_relative(f->manager->event, &f->start_timer, CLOCK_MONOTONIC, START_AGAIN_USEC, 0,
+                                          on_start_again, f) >= 0;
+}
+
+static void on_started(int r, const char *result, void *userdata) {
+        Flow *f = userdata;
+        _cleanup_free_ char *reason = NULL;
+
+        if (f->state != FLOW_STARTING)
+                return; /* it has said more than that by itself */
+        if (r == -EBUSY && start_later(f))
+                return;
+        if (r >= 0) {
+                flow_confirm_started(f);
+                return;
+        }
+
+        reason = text_format("anchor-%s@%s.service did not start: %s%s%s", f->stage == STAGE_IMPORT ? "import" : "run", f->run, result,
+                             f->why[0] ? ", " : "", f->why);
+        f->requeue = strstr(f->why, UNITS_NOT_FENCED);
+        flow_end_run(f, "error", reason ?: "did not start", NULL);
+}
+
+static int ask_for_start(Flow *f) {
+        char unit[64];
+
+        (void) snprintf(unit, sizeof(unit), "anchor-%s@%s.service", f->stage == STAGE_IMPORT ? "import" : "run", f->run);
+        return units_start(f->manager->units, unit, on_started, f);
+}
+
+void flow_start_unit(Flow *f) {
+        f->why[0] = 0;
+        flow_set_state(f, FLOW_STARTING);
+        if (ask_for_start(f) < 0)
+                flow_end_run(f, "error", "cannot ask systemd to start the run", NULL);
+}
+
+/* The unit runs: item and ledger say so from now on. */
+void flow_confirm_started(Flow *f) {
+        Manager *m = f->manager;
+        _cleanup_json_ json_t *data = NULL;
+        int r;
+
+        if (f->state != FLOW_STARTING)
+                return;
+        flow_set_state(f, FLOW_ACTIVE);
+        if (f->stage == STAGE_IMPORT)
+                return;
+
+        r = ledger_run_mark(m->ledger, f->run, "started", f->tcg ? "tcg" : "kvm", f->egress_digest[0] ? f->egress_digest : NULL);
+        data = json_pack("{s:s, s:s, s:s?}", "stage", flow_stage(f), "accel", f->tcg ? "tcg" : "kvm",
+                         "egress_digest", f->egress_digest[0] ? f->egress_digest : NULL);
+        if (r >= 0 && !data)
+                r = -ENOMEM;
+        if (r >= 0)
+                r = ledger_outbox_put(m->ledger, "run.started", f->run, f->item.id, NULL, data);
+        if (r < 0) {
+                (void) manager_fatal(m, r, "record a started run");
+                return;
+        }
+        if (f->tcg_fallback)
+                manager_note(m, f->item.id, f->run, "warning", "no KVM, the microVM is emulated and slow: %s", f->accel_reason);
+
+        if (f->stage == STAGE_WORK)
+                (void) flow_transition(f, (LedgerChange) { .to = ITEM_RUNNING });
+        outbox_kick(m);
+}
+
+void flow_on_registered(Flow *f, const char *error, const char *reason) {
+        _cleanup_free_ char *text = NULL;
+
+        if (f->state != FLOW_REGISTERING)
+                return;
+        if (error) {
+                text = text_format("registration refused: %s", reason ?: error);
+                flow_end_run(f, "error", text ?: error, NULL);
+                return;
+        }
+        if (--f->pending == 0)
+                flow_start_unit(f);
+}
+
+void flows_on_audited(Manager *m) {
+        for (Flow *f = m->flows, *next; f; f = next) {
+                next = f->next;
+                if (f->state != FLOW_AUDITING)
+                        continue;
+                flow_set_state(f, FLOW_REGISTERING);
+                if (flow_register(f) < 0)
+                        flow_end_run(f, "error", "cannot ask egressd and secretd to register the run", NULL);
+        }
+}
+
+/* A run of its own for the checks: a new id under the same lease. */
+void flow_begin_verify(Flow *f) {
+        Manager *m = f->manager;
+        char run[ID_LENGTH + 1];
+        const char *reason;
+        int r;
+
+        r = text_make_id('r', run);
+        if (r >= 0)
+                r = ledger_run_add(m->ledger, f->item.id, f->item.token, run);
+        if (r != 0) {
+                flow_fail(f, "cannot record the verifying run");
+                return;
+        }
+
+        memcpy(f->run, run, sizeof(f->run));
+        f->stage = STAGE_VERIFY;
+        f->unclean = false;
+        f->egress_digest[0] = 0;
+        reason = flow_prepare(f);
+        if (reason) {
+                flow_set_state(f, FLOW_AUDITING);
+                flow_end_run(f, "error", reason, NULL);
+                return;
+        }
+        flow_set_state(f, FLOW_AUDITING);
+        outbox_kick(m);
+}
+
+/* ---- beginning and resuming ---- */
+
+static Flow *flow_new(Manager *m, LedgerItem *item) {
+        Flow *f = calloc(1, sizeof(*f));
+
+        if (!f)
+                return NULL;
+
+        *f = (Flow) { .manager = m, .next = m->flows, .item = *item };
+        *item = (LedgerItem) {};
+        memcpy(f->run, f->item.run, sizeof(f->run));
+        m->flows = f;
+        m->n_flows++;
+        return f;
+}
+
+void flow_begin(Manager *m, LedgerItem *item) {
+        Flow *f = flow_new(m, item);
+        const char *reason;
+
+        if (!f) {
+                (void) manager_fatal(m, -ENOMEM, "begin a run");
+                return;
+        }
+
+        reason = flow_prepare(f);
+        if (reason) {
+                flow_end_run(f, "error", reason, NULL);
+                return;
+        }
+        outbox_kick(m);
+}
+
+void flow_resume(Manager *m, const LedgerItem *item, bool run_alive, bool import_alive) {
+        _cleanup_item_ LedgerItem copy = {};
+        _cleanup_(ledger_run_done) LedgerRun run = {};
+        const char *reason;
+        bool alive;
+        Flow *f;
+        int r;
+
+        r = ledger_get(m->ledger, item->id, &copy);
+        if (r == 0)
+                r = ledger_run_get(m->ledger, copy.run, &run);
+        if (r != 0 || !(f = flow_new(m, &copy))) {
+                (void) manager_fatal(m, r < 0 ? r : -EUCLEAN, "take a run up again");
+                return;
+        }
+
+        f->stage = run.verify ? STAGE_VERIFY : strcmp(f->item.stage, "work") == 0 ? STAGE_WORK : STAGE_IMPORT;
+        f->commit = f->item.result_commit ? strdup(f->item.result_commit) : NULL;
+        reason = flow_prepare(f);
+        alive = f->stage == STAGE_IMPORT ? import_alive : run_alive;
+
+        /* The import is done, its verification not begun: the same decision again. */
+        if (f->stage == STAGE_IMPORT && strcmp(f->item.stage, "verify") == 0) {
+                flow_end_run(f, "ok", "", NULL);
+                return;
+        }
+        if (f->stage != STAGE_IMPORT && run.outcome) {
+                _cleanup_json_ json_t *facts = NULL;
+
+                if (run.facts)
+                        (void) json_parse(run.facts, strlen(run.facts), &facts, NULL);
+                f->stop = strcmp(run.outcome, "stopped") == 0;
+                f->stop_reason = f->stop ? strdup(run.reason ?: "stopped") : NULL;
+                flow_end_run(f, run.outcome, run.reason, facts);
+                return;
+        }
+        if (reason) {
+                flow_end_run(f, "error", reason, NULL);
+                return;
+        }
+        if (alive) {
+                flow_set_state(f, FLOW_STARTING);
+                flow_confirm_started(f);
+                log_info("%s: run %s goes on", f->item.id, f->run);
+                return;
+        }
+        if (f->stage == STAGE_IMPORT) {
+                flow_start_unit(f);
+                return;
+        }
+
+        f->requeue = !run.started;
+        flow_end_run(f, "error", run.started ? "anchor-run ended while the supervisor was away" : "the supervisor went away before the run had started", NULL);
+}
