@@ -76,7 +76,8 @@ MAINS    := $(PROGRAMS:%=$(O)/supervisor/main/%.o)
 all: $(BIN) $(TESTBIN) $(ALL)
 	@:
 
-$(O)/%.o: %.c
+# Other flags make other objects.
+$(O)/%.o: %.c build.mk
 	$(call msg,CC,$<)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP -c $< -o $@

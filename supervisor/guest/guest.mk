@@ -8,7 +8,7 @@ GUEST_OBJS := $(GUEST_SRCS:%.c=$(O)/guest/%.o)
 # Without the sanitizers also in their variant: it runs where their runtime is not.
 GUEST_CFLAGS := -std=gnu17 -O2 -g -fno-pie -fstack-protector-strong -ffile-prefix-map=$(CURDIR)=. $(WARNINGS)
 
-$(GUEST_OBJS): $(O)/guest/%.o: %.c
+$(GUEST_OBJS): $(O)/guest/%.o: %.c supervisor/guest/guest.mk
 	$(call msg,CC,"$< (guest)")
 	@mkdir -p $(@D)
 	$(Q)$(CC) -D_GNU_SOURCE -Isupervisor $(GUEST_CFLAGS) -MMD -MP -c $< -o $@
@@ -23,7 +23,7 @@ ALL += $(O)/guest/anchor-guest
 # A guest that breaks the rules, for test templates.
 ROGUE_OBJS := $(O)/guest/tests/guest/rogue-init.o $(O)/guest/supervisor/vmm/channel.o
 
-$(O)/guest/tests/guest/rogue-init.o: $(O)/guest/%.o: %.c
+$(O)/guest/tests/guest/rogue-init.o: $(O)/guest/%.o: %.c supervisor/guest/guest.mk
 	$(call msg,CC,"$< (guest)")
 	@mkdir -p $(@D)
 	$(Q)$(CC) -D_GNU_SOURCE -Isupervisor $(GUEST_CFLAGS) -MMD -MP -c $< -o $@
