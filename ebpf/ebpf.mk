@@ -7,7 +7,7 @@ BPF_WARNINGS := -Wall -Wextra -Wno-unused-parameter $(if $(filter true,$(CI)),-W
 
 ALL += $(O)/bpf/fence.bpf.o
 
-$(O)/bpf/%.o: ebpf/%.bpf.c $(wildcard ebpf/*.bpf.h)
+$(O)/bpf/%.o: ebpf/%.bpf.c ebpf/ebpf.mk $(wildcard ebpf/*.bpf.h)
 	$(call msg,BPF,$<)
 	@mkdir -p $(@D)
 	$(Q)$(CLANG) -g -O2 -mcpu=v3 -target bpf -ffile-prefix-map=$(CURDIR)=. $(BPF_WARNINGS) $(BPF_INCLUDES) -c $< -o $@
