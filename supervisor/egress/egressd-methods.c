@@ -284,7 +284,7 @@ static int on_resolve(IpcCall *call, json_t *params, void *userdata) {
 static int on_refused(IpcCall *call, json_t *params, void *userdata) {
         static const char *const known[] = { "event", "reason", "name", "address", "port", "count", NULL };
         static const char *const reasons[] = { "rate", "malformed", "too-large", "timeout", "protocol" };
-        const char *event = NULL, *reason = NULL, *name = NULL, *address = NULL;
+        const char *event = "", *reason = "", *name = NULL, *address = NULL;
         const Peer *peer = ipc_call_peer(call);
         uint64_t port = 53, count = 1;
         char text[ADDRESS_TEXT_SIZE];
@@ -301,11 +301,11 @@ static int on_refused(IpcCall *call, json_t *params, void *userdata) {
         (void) json_read_string(&reader, params, "", "address", JSON_F_NULLABLE, &address);
         (void) json_read_uint(&reader, params, "", "port", 0, 1, 65535, &port);
         (void) json_read_uint(&reader, params, "", "count", 0, 1, UINT32_MAX, &count);
-        if (event && strcmp(event, "dns") != 0 && strcmp(event, "connection") != 0)
+        if (!reader.failed && strcmp(event, "dns") != 0 && strcmp(event, "connection") != 0)
                 json_reader_fail(&reader, "", "event", "must be \"dns\" or \"connection\"");
-        for (size_t i = 0; reason && i < ELEMENTSOF(reasons); i++)
+        for (size_t i = 0; i < ELEMENTSOF(reasons); i++)
                 fine = fine || strcmp(reason, reasons[i]) == 0;
-        if (reason && !fine)
+        if (!reader.failed && !fine)
                 json_reader_fail(&reader, "", "reason", "is none that a proxy decides");
         if (reader.failed)
                 return egressd_refuse_bad_input(call, &reader);

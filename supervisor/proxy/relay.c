@@ -5,6 +5,9 @@
  * filter that is all of it. A way has ended when its source said so and its buffer is empty: then the
  * other side is told with shutdown(), and the other way lives on. The relay is done when both have.
  *
+ * An origin that takes nothing any more may have answered before it went (an early error, say): what the guest sends is thrown away
+ * then, and what the origin said is passed on first, whether its side ends in order or with an error.
+ *
  * A source is only polled while its buffer has room, a sink only while there is something ready: so a peer that does
  * not read costs one buffer and no time.
  */
@@ -23,6 +26,7 @@ typedef struct Way {
         size_t start, end;     /* what it holds */
         size_t ready;          /* let on, from start */
         bool ended;            /* the source has no more */
+        int error;             /* it ended with this one; negative errno */
         bool undecided;        /* what is not let on may still be */
         bool shut;             /* the sink has been told */
         bool discarding;       /* what comes is thrown away */
@@ -38,6 +42,7 @@ struct Relay {
         RelayDone done;
         void *userdata;        /* borrowed */
         bool finished, refused;
+        uint64_t gone_usec;    /* the origin takes nothing any more: when patience with it ends; else 0 */
         uint8_t *last;         /* owned; refused, and this is still to be said */
         size_t n_last;
         uint64_t last_usec;    /* when it is said at the latest */
@@ -124,7 +129,6 @@ static void way_end(Way *w) {
                 return;
 
         /* What the filter still keeps back of a source that has ended will never be complete. */
-
         w->start = w->end = 0;
         w->shut = true;
         (void) shutdown(w->to, SHUT_WR);
@@ -143,14 +147,13 @@ static int source_want(sd_event_source *s, uint32_t events) {
 
 static uint64_t relay_patience(const Relay *r) {
         uint64_t sec = r->refused ? RELAY_REFUSED_SEC : r->out.shut || r->in.shut ? RELAY_HALF_CLOSED_SEC : RELAY_IDLE_SEC;
-        uint64_t now, left;
+        uint64_t end = r->last ? r->last_usec : r->gone_usec, now = time_monotonic(), left;
 
-        if (!r->last)
+        if (end == 0)
                 return sec * 1000000ULL;
 
-        now = time_monotonic();
-        left = r->last_usec > now ? r->last_usec - now : 0;
-        return left < RELAY_QUIET_SEC * 1000000ULL ? left : RELAY_QUIET_SEC * 1000000ULL;
+        left = end > now ? end - now : 0;
+        return r->last && left > RELAY_QUIET_SEC * 1000000ULL ? RELAY_QUIET_SEC * 1000000ULL : left;
 }
 
 static int relay_arm(Relay *r) {
@@ -203,6 +206,26 @@ static int relay_feed_guest(Relay *r) {
         return way_empty(&r->in);
 }
 
+static int relay_feed_origin(Relay *r) {
+        Way *out = &r->out;
+        int k;
+
+        k = way_empty(out);
+        if (k != -EPIPE && k != -ECONNRESET)
+                return k;
+
+        /* A reset is told once, and what is left is read as if it ended in order; -EPIPE came behind an end. */
+        if (k == -ECONNRESET)
+                r->in.error = k;
+        if (r->gone_usec == 0)
+                r->gone_usec = time_monotonic() + RELAY_GONE_SEC * 1000000ULL;
+        r->filter = NULL;
+        out->start = out->end = out->ready = 0;
+        out->undecided = false;
+        out->discarding = true;
+        return 0;
+}
+
 static void relay_work(Relay *r, int error) {
         if (error >= 0)
                 error = relay_filter(r);
@@ -210,9 +233,11 @@ static void relay_work(Relay *r, int error) {
                 return;
 
         if (error >= 0)
-                error = way_empty(&r->out);
+                error = relay_feed_origin(r);
         if (error >= 0)
                 error = relay_feed_guest(r);
+        if (error >= 0 && r->in.ended && r->in.ready == 0)
+                error = r->in.error;
         if (error < 0) {
                 relay_finish(r, error);
                 return;
@@ -239,8 +264,9 @@ static int relay_on_io(Relay *r, Way *source, uint32_t revents) {
                 if (error > 0 && source == &r->in && r->observer)
                         r->observer(source->buffer + source->end - error, (size_t) error, r->userdata);
         }
-        if (error < 0 && r->last && source == &r->in) {
-                source->ended = true; /* an origin may answer the end of its input with a reset */
+        if (error < 0 && source == &r->in) {
+                source->ended = true;
+                source->error = r->last ? 0 : source->error ?: error; /* an origin may answer the end of its input with a reset */
                 error = 0;
         }
         relay_work(r, error < 0 ? error : 0);

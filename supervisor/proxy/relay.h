@@ -15,6 +15,7 @@ enum {
         RELAY_IDLE_SEC = 3600,
         RELAY_HALF_CLOSED_SEC = 300,
         RELAY_REFUSED_SEC = 5, /* for the guest to read the refusal */
+        RELAY_GONE_SEC = 30,   /* for the guest to read what an origin has said that is gone */
         RELAY_QUIET_SEC = 1,   /* before a refusal: how long an origin that was told the end may be silent */
 };
 

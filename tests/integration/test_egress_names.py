@@ -295,9 +295,8 @@ def flood(n):
     for i in range(n):
         s.setblocking(True)
         s.sendto(query(f"n{i % 50}.flood.example.com"), (GATEWAY, 53))
-        if i % 20 == 0:
-            s.setblocking(False)
-            read(0)
+        if i % 100 == 0:
+            read(0.002)                                        # so that the proxy can read, whose socket holds some 250
     read(1)
     return counts
 
@@ -307,13 +306,13 @@ def test_deny_flood_is_counted_not_asked(host, anchord, world):
     it = EgressRun(host, anchord, OTHER_RUN, "exec-names")
     try:
         assert answer(it, "www.example.org").rcode == NOERROR  # the proxy runs: what comes before may be lost
-        counts = it.call(flood, 6000, timeout=60)
+        counts = it.call(flood, 20000, timeout=60)
         assert set(counts) <= {REFUSED, SERVFAIL} and counts[REFUSED] > 200       # a socket's buffer holds so many
         # each question that arrived stands in the log: those that were answered, and no more than were sent. What was aggregated is told after ten seconds
         total = lambda: sum(r["count"] for r in it.records("dns.refused"))
         assert wait_for(lambda: total() >= sum(counts.values()), 30), (counts, total())
         told = it.records("dns.refused")
-        assert sum(r["count"] for r in told) <= 6000 and len(told) < 500
+        assert sum(r["count"] for r in told) <= 20000 and len(told) < 500
         assert sum(r["count"] for r in told if r["reason"] == "rate") > 0
         assert answer(it, "www.example.org").rcode == NOERROR
     finally:

@@ -8,12 +8,14 @@
 #include <cmocka.h>
 
 #include <errno.h>
+#include <netinet/in.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
 
 #include "proxy/refusal.h"
 #include "proxy/relay.h"
+#include "util/io.h"
 #include "util/text.h"
 
 typedef struct Fixture {
@@ -311,15 +313,98 @@ static void test_gone_guest(void **state) {
         end(&f);
 }
 
-static void test_reset(void **state) {
+/* A listening pair over TCP, which knows resets. */
+static void tcp_pair(int ret[static 2]) {
+        struct sockaddr_in in = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+        int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        socklen_t n = sizeof(in);
+
+        assert_return_code(bind(listener, (struct sockaddr *) &in, sizeof(in)), errno);
+        assert_return_code(listen(listener, 1), errno);
+        assert_return_code(getsockname(listener, (struct sockaddr *) &in, &n), errno);
+        ret[0] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        assert_return_code(connect(ret[0], (struct sockaddr *) &in, sizeof(in)), errno);
+        ret[1] = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        assert_return_code(ret[1], errno);
+        assert_return_code(io_set_nonblock(ret[0], true), 0);
+        (void) fd_close(listener);
+}
+
+static void begin_tcp(Fixture *f) {
+        int a[2], b[2];
+
+        *f = (Fixture) {};
+        tcp_pair(a);
+        tcp_pair(b);
+        f->guest = a[0];
+        f->guest_near = a[1];
+        f->origin = b[0];
+        f->origin_near = b[1];
+        assert_return_code(sd_event_new(&f->event), 0);
+        assert_return_code(relay_new(&f->relay, f->event, f->guest_near, f->origin_near, NULL, on_done, f), 0);
+}
+
+/* A guest in the middle of an upload hears what the origin said before it went. */
+static void test_early_answer(void **state) {
+        static char block[1 << 16];
+        Fixture f;
+
+        begin_tcp(&f);
+        for (int i = 0; i < 100; i++) {
+                (void) send(f.guest, block, sizeof(block), MSG_NOSIGNAL);
+                turn(&f);
+        }
+        say(f.origin, "too large");
+        f.origin = fd_close(f.origin); /* with unread bytes: a reset */
+        for (int i = 0; i < 100; i++) {
+                (void) send(f.guest, block, sizeof(block), MSG_NOSIGNAL);
+                turn(&f);
+        }
+        expect(f.guest, "too large");
+        assert_true(f.done);
+        assert_int_equal(f.r, -ECONNRESET);
+        end(&f);
+}
+
+/* One that went in order: the guest is told the end, what it still sends is for nobody. */
+static void test_gone_origin(void **state) {
         Fixture f;
 
         begin(&f, NULL);
+        say(f.origin, "bye");
         f.origin = fd_close(f.origin);
         say(f.guest, "anybody?");
         turn(&f);
+        say(f.guest, "hello?");
+        turn(&f);
+        expect(f.guest, "bye");
+        assert_true(at_end(f.guest));
+        assert_false(f.done);
+        (void) shutdown(f.guest, SHUT_WR);
+        turn(&f);
         assert_true(f.done);
-        assert_true(f.r < 0);
+        assert_int_equal(relay_bytes_out(f.relay), 0);
+        end(&f);
+}
+
+static void test_reset(void **state) {
+        struct linger now = { .l_onoff = 1 };
+        Fixture f;
+
+        begin_tcp(&f);
+        (void) setsockopt(f.origin, SOL_SOCKET, SO_LINGER, &now, sizeof(now));
+        f.origin = fd_close(f.origin);
+        turn(&f);
+        assert_true(f.done);
+        assert_int_equal(f.r, -ECONNRESET);
+        end(&f);
+
+        begin_tcp(&f);
+        (void) setsockopt(f.guest, SOL_SOCKET, SO_LINGER, &now, sizeof(now));
+        f.guest = fd_close(f.guest);
+        turn(&f);
+        assert_true(f.done);
+        assert_int_equal(f.r, -ECONNRESET);
         end(&f);
 }
 
@@ -357,6 +442,8 @@ int main(void) {
                 cmocka_unit_test(test_undecided_at_end),
                 cmocka_unit_test(test_observer),
                 cmocka_unit_test(test_gone_guest),
+                cmocka_unit_test(test_early_answer),
+                cmocka_unit_test(test_gone_origin),
                 cmocka_unit_test(test_reset),
                 cmocka_unit_test(test_refusals),
         };

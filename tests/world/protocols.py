@@ -72,7 +72,7 @@ class LastWord(socketserver.BaseRequestHandler):
 
 
 class Web(socketserver.StreamRequestHandler):
-    """/sse, /204, /304, /slowly/SECONDS, /chunked, /ws; anything else answers with method, target, host and the size of the body."""
+    """/sse, /204, /304, /slowly/SECONDS, /chunked, /early, /ws; anything else answers with method, target, host and the size of the body."""
 
     def handle(self):
         while self.answer_one():
@@ -106,6 +106,9 @@ class Web(socketserver.StreamRequestHandler):
         if len(line) != 3:
             return False
         method, target, _ = line
+        if target == "/early":                                 # does not even look at the body
+            self.send(b"HTTP/1.1 413 Content Too Large\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+            return False
         if fields.get("expect") == "100-continue":
             self.send(b"HTTP/1.1 100 Continue\r\n\r\n")
         body = self.read_body(fields)
