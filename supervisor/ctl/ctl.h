@@ -97,6 +97,9 @@ CtlExit ctl_verb_policy_explain(Ctl *ctl);
 CtlExit ctl_verb_policy_test(Ctl *ctl);
 CtlExit ctl_verb_policy_import(Ctl *ctl);
 CtlExit ctl_verb_policy_log(Ctl *ctl);
+CtlExit ctl_verb_policy_allow(Ctl *ctl);
+CtlExit ctl_verb_policy_deny(Ctl *ctl);
+CtlExit ctl_verb_policy_reload(Ctl *ctl);
 CtlExit ctl_verb_audit_verify(Ctl *ctl);
 CtlExit ctl_verb_status(Ctl *ctl);
 CtlExit ctl_verb_doctor(Ctl *ctl);
@@ -107,7 +110,7 @@ CtlExit ctl_verb_help(Ctl *ctl);
 
 typedef enum CtlVerb {
         VERB_SUBMIT, VERB_RUN, VERB_LIST, VERB_SHOW, VERB_LOGS, VERB_STOP, VERB_RELEASE, VERB_RESULT,
-        VERB_POLICY_CHECK, VERB_POLICY_EXPLAIN, VERB_POLICY_TEST, VERB_POLICY_IMPORT, VERB_POLICY_LOG, VERB_AUDIT_VERIFY,
+        VERB_POLICY_CHECK, VERB_POLICY_EXPLAIN, VERB_POLICY_TEST, VERB_POLICY_IMPORT, VERB_POLICY_LOG, VERB_POLICY_ALLOW, VERB_POLICY_DENY, VERB_POLICY_RELOAD, VERB_AUDIT_VERIFY,
         VERB_STATUS, VERB_DOCTOR, VERB_VERSION, VERB_HELP,
         _VERBS,
 } CtlVerb;

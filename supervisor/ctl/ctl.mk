@@ -15,6 +15,7 @@ LIB_SRCS += supervisor/ctl/ctl.c \
             supervisor/ctl/ctl-policy-import.c \
             supervisor/ctl/ctl-policy-suggest.c \
             supervisor/ctl/ctl-policy-test.c \
+            supervisor/ctl/ctl-policy-live.c \
             supervisor/ctl/ctl-policy-log.c \
             supervisor/ctl/ctl-progress.c \
             supervisor/ctl/ctl-record.c \

@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""A run's policy changed by an operator while the run goes on."""
+
+import json
+import re
+import socket
+import threading
+import time
+
+import pytest
+
+from fakeguest import FakeGuest, dns, exchange
+from test_run_egress import address_of, anchord, records, wait_for  # noqa: F401  a fixture among them
+
+RUN, MODEL_RUN = "r000000live01", "r000000live02"
+POLICY = "/etc/anchorhold/policy/egress/test-live.json"
+REFUSED = 5
+
+
+def register(host, anchord, run, workflow):  # noqa: F811
+    digest = anchord.call("Register", run=run, workflow=workflow, stage="work")["digest"]
+    host.systemctl("start", "anchor-proxy@%s.socket" % run)
+    return digest
+
+
+def release(host, anchord, run):  # noqa: F811
+    host.run("systemctl stop anchor-proxy@%s.socket anchor-proxy@%s.service anchorhold-runs-%s.slice; true" % (run, run, run))
+    return anchord.call("Release", run=run)
+
+
+@pytest.fixture(scope="module")
+def digests(host, anchord):  # noqa: F811
+    """Of the run's policy, the first one first; the tests add to it."""
+    yield [register(host, anchord, RUN, "exec-live")]
+
+
+@pytest.fixture(scope="module")
+def guest(host, anchord, digests):  # noqa: F811
+    it = FakeGuest(host, RUN)
+    yield it
+    it.stop()
+    assert release(host, anchord, RUN)["digests"] == digests
+    [record] = wait_for(lambda: records(host, "egress.released", RUN))
+    assert record["digests"] == digests
+
+
+def operate(host, verb, *args, user="operator", check=True):
+    return host.anchorctl("policy", verb, *args, user=user, check=check)
+
+
+@pytest.fixture
+def change(host, digests):
+    """anchorctl policy VERB RUN RULE; what it says. Counts the digests."""
+    def run(verb, *rule):
+        said = json.loads(operate(host, verb, RUN, *rule, "--json=short").stdout)
+        if said["changed"]:
+            digests.append(said["digest"])
+        return said
+    return run
+
+
+def get(guest, name):
+    address = address_of(guest, name)
+    answer = guest.call(exchange, address, 80, b"GET / HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n" % name.encode(), 10, False)
+    assert isinstance(answer, bytes), answer
+    status = int(answer.split()[1])
+    return status if status == 200 else (status, json.loads(answer.partition(b"\r\n\r\n")[2])["rule"])
+
+
+def test_digest_at_the_start_is_what_explain_prints(host, guest, digests):
+    [record] = records(host, "egress.registered", RUN)
+    assert record["digest"] == digests[0]
+    for subject in ("exec-live", RUN):
+        explained = json.loads(host.anchorctl("policy", "explain", subject, "www.example.org:80", "--json=short").stdout)
+        assert explained["digest"] == digests[0] and explained["verdict"] == "pass"
+
+
+def test_allow_takes_effect_and_is_recorded(host, guest, change, digests):
+    assert guest.call(dns, "other.example.net")[0] == REFUSED
+    said = change("allow", "other.example.net:80")
+    begin = time.monotonic()
+    assert get(guest, "other.example.net") == 200
+    assert time.monotonic() - begin < 1
+    assert said["changed"] and said["cut"] == 0 and said["digest"] != digests[0]
+    [record] = records(host, "policy.changed", RUN)
+    assert record == {"change": "allow", "rule": "other.example.net:80", "from": digests[0], "digest": digests[1]}
+    uid = host.run("id -u operator").stdout.strip()
+    line = json.loads(host.run(["journalctl", "--namespace=anchorhold", "-o", "json", "ANCHORHOLD_RUN=" + RUN, "ANCHORHOLD_EVENT=policy.changed"]).stdout)
+    assert line["ANCHORHOLD_ACTOR"] == f"uid {uid}" and "was changed by uid" in line["MESSAGE"]
+    # only what was said: not another port, not another name
+    assert guest.call(exchange, address_of(guest, "other.example.net"), 443, b"x", 5, False) == "ConnectionResetError"
+    assert guest.call(dns, "paste.example.net")[0] == REFUSED
+    # the same once more is no change
+    assert not change("allow", "other.example.net:80")["changed"]
+
+
+def test_deny_cuts_what_is_open_and_nothing_else(host, guest, change):
+    """Two streams from one address and port, under two names: the proxy and the kernel cut the right one."""
+    change("allow", "paste.example.net:80")
+    addresses = {name: address_of(guest, name) for name in ("www.example.org", "other.example.net", "paste.example.net")}
+    results = {}
+
+    def follow(name, seconds):
+        results[name] = guest.call(slow, addresses[name], name, seconds, timeout=40)
+
+    threads = [threading.Thread(target=follow, args=(name, 8)) for name in addresses]
+    for thread in threads:
+        thread.start()
+    wait_for(lambda: all(records(host, "egress.allow", RUN, name=name) for name in addresses))
+    time.sleep(1.5)
+    said = change("deny", "other.example.net")
+    begin = time.monotonic()
+    wait_for(lambda: "other.example.net" in results, 5)
+    assert time.monotonic() - begin < 1
+    for thread in threads:
+        thread.join()
+    assert said["cut"] == 1
+    assert results["other.example.net"][1] != "end" and results["other.example.net"][0] < 8
+    assert results["www.example.org"][1] == "end" and results["paste.example.net"][1] == "end"   # the same origin as what was cut
+    assert [r["reason"] for r in records(host, "conn.close", RUN, name="other.example.net") if "reason" in r] == ["policy-changed"]
+    assert guest.call(dns, "other.example.net")[0] == REFUSED
+    answer = guest.call(exchange, addresses["other.example.net"], 80, b"GET / HTTP/1.1\r\nHost: other.example.net\r\n\r\n", 5, False)
+    assert answer.startswith(b"HTTP/1.1 403 ") and b'"rule": "live/' in answer
+    assert get(guest, "paste.example.net") == 200
+
+
+def slow(address, name, seconds):
+    """Reads a line a second; (how many came, how it ended)."""
+    n = 0
+    try:
+        with socket.create_connection((address, 80), timeout=30) as s:
+            s.sendall(b"GET /slow/%d HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n" % (seconds, name.encode()))
+            while part := s.recv(4096):
+                n += part.count(b"\r\n1\r\n") + 1
+            return n, "end"
+    except OSError as error:
+        return n, type(error).__name__
+
+
+def test_deny_one_path_of_a_stream(host, guest, change):
+    """Requests in the clear are decided one by one; one that goes on is cut when its path is denied."""
+    address, result = address_of(guest, "www.example.org"), {}
+    thread = threading.Thread(target=lambda: result.update(r=guest.call(slow, address, "www.example.org", 20, timeout=40)))
+    thread.start()
+    time.sleep(1.5)
+    assert change("deny", '{"name": "www.example.org", "ports": [80], "paths": ["/slow"]}')["cut"] == 1
+    thread.join(5)
+    assert not thread.is_alive() and result["r"][0] < 20
+    assert get(guest, "www.example.org") == 200
+    answer = guest.call(exchange, address, 80, b"GET /slow/1 HTTP/1.1\r\nHost: www.example.org\r\n\r\n", 5, False)
+    assert answer.startswith(b"HTTP/1.1 403 ")
+
+
+def test_survives_a_restart_of_egressd(host, guest, digests):
+    old = host.property("anchor-egressd.service", "MainPID")
+    host.systemctl("kill", "--signal=KILL", "anchor-egressd.service")
+    wait_for(lambda: host.property("anchor-egressd.service", "MainPID") not in ("0", old) and host.is_active("anchor-egressd.service") == "active", 10)
+    assert wait_for(lambda: guest.call(dns, "paste.example.net")[0] == 0, 10)
+    assert get(guest, "paste.example.net") == 200
+    assert guest.call(dns, "other.example.net")[0] == REFUSED
+
+
+def test_cut_after_a_restart_of_egressd(host, guest, change):
+    """What an earlier life granted is still known one by one."""
+    address, results = address_of(guest, "paste.example.net"), {}
+    change("allow", "git.example.org:9000/raw")
+    thread = threading.Thread(target=lambda: results.update({"paste.example.net": guest.call(slow, address, "paste.example.net", 12, timeout=40)}))
+    thread.start()
+    time.sleep(1.5)
+    old = host.property("anchor-egressd.service", "MainPID")
+    host.systemctl("kill", "--signal=KILL", "anchor-egressd.service")
+    wait_for(lambda: host.property("anchor-egressd.service", "MainPID") not in ("0", old) and host.is_active("anchor-egressd.service") == "active", 10)
+    wait_for(lambda: guest.call(dns, "paste.example.net")[0] == 0, 10)
+    time.sleep(1.2)                                   # until the proxy watches again
+    assert change("deny", "paste.example.net")["cut"] == 1
+    thread.join(5)
+    assert not thread.is_alive()
+    assert results["paste.example.net"][1] != "end"
+    assert get(guest, "www.example.org") == 200
+
+
+def test_reload_reads_the_files_and_keeps_live_rules(host, guest, change):
+    before = host.run(["cat", POLICY]).stdout
+    policy = json.loads(before)
+    policy["allow"].append({"name": "git.example.org", "ports": [80]})
+    host.write(POLICY, json.dumps(policy))
+    try:
+        assert guest.call(dns, "git.example.org")[0] == 0          # by the live rule for another port
+        assert guest.call(exchange, address_of(guest, "git.example.org"), 80, b"x", 5, False) == "ConnectionResetError"
+        assert change("reload")["changed"]
+        explained = json.loads(host.anchorctl("policy", "explain", RUN, "git.example.org:80", "--json=short").stdout)
+        assert explained["verdict"] == "pass"
+        assert guest.call(dns, "other.example.net")[0] == REFUSED   # denied live, and still is
+        assert not change("reload")["changed"]
+
+        host.write(POLICY, "{")
+        done = operate(host, "reload", RUN, check=False)
+        assert done.returncode == 3 and "test-live.json" in done.stderr and "goes on to hold" in done.stderr
+        assert get(guest, "www.example.org") == 200
+    finally:
+        host.write(POLICY, before)
+        change("reload")
+
+
+@pytest.mark.parametrize("rule, status, text", [
+    ("www.example.org", 2, "HOST:PORT"),
+    ("*.com:443", 2, "public suffix"),
+    ("169.254.169.254:80", 2, ""),
+    ('{"name": "www.example.org", "ports": [443], "wrong": 1}', 2, "wrong"),
+    ('{"name": "www.example.org", "ports": [443], "tls": "inspect"}', 3, "from the next run on"),
+    ('{"name": "api.example.org", "ports": [443], "paths": ["/v1"]}', 3, "from the next run on"),
+])
+def test_deny_rules_that_cannot_be_added(host, guest, rule, status, text):
+    before = len(records(host, "policy.changed", RUN))
+    done = operate(host, "allow", RUN, rule, check=False)
+    assert done.returncode == status and text in done.stderr, (done.returncode, done.stderr)
+    assert len(records(host, "policy.changed", RUN)) == before
+
+
+def test_deny_who_is_no_operator(host, guest):
+    done = operate(host, "allow", RUN, "paste.example.net:80", user="stranger", check=False)
+    assert done.returncode == 3 and "anchorhold-operators" in done.stderr
+    assert operate(host, "allow", "r00000nosuch1", "paste.example.net:80", check=False).returncode == 4
+    # nor does a way lead through anchord, or through the runs' socket for one of them
+    for method, params in (("Amend", {"run": RUN, "allow": True, "rule": "paste.example.net:80"}), ("Reload", {"run": RUN})):
+        done = host.run(["setpriv", "--reuid=anchorhold", "--regid=anchorhold", "--init-groups", "--", "varlinkctl", "call", "/run/anchorhold/egress-api.sock",
+                         "io.anchorhold.Egress." + method, json.dumps(params)], check=False)
+        assert done.returncode != 0 and re.search("denied|Permission", done.stderr, re.I)
+
+
+def test_deny_change_without_a_record(host, guest):
+    """No audit, no change."""
+    host.systemctl("kill", "--signal=STOP", "anchor-auditd.service")
+    try:
+        done = operate(host, "allow", RUN, "api.anthropic.com:80", check=False)
+        assert done.returncode == 1 and "nothing was changed" in done.stderr
+    finally:
+        host.systemctl("kill", "--signal=CONT", "anchor-auditd.service")
+    assert wait_for(lambda: guest.call(dns, "www.example.org")[0] == 0, 20)
+    assert guest.call(dns, "api.anthropic.com")[0] == REFUSED
+
+
+def test_inspected_host(host, anchord):  # noqa: F811
+    """What the run's CA signs for may be changed; what it does not must wait for the next run."""
+    register(host, anchord, MODEL_RUN, "exec-model")
+    try:
+        done = operate(host, "allow", MODEL_RUN, '{"name": "git.example.org", "ports": [443], "tls": "inspect"}', check=False)
+        assert done.returncode == 3 and "from the next run on" in done.stderr
+        said = json.loads(operate(host, "deny", MODEL_RUN, '{"name": "api.anthropic.com", "methods": ["DELETE"]}', "--json=short").stdout)
+        assert said["changed"]
+        explained = host.anchorctl("policy", "explain", MODEL_RUN, "https://api.anthropic.com/v1/messages", "--method=DELETE", "--json=short", check=False)
+        assert json.loads(explained.stdout)["verdict"] == "deny"
+    finally:
+        release(host, anchord, MODEL_RUN)
