@@ -113,11 +113,23 @@ typedef struct Ask {
         bool release, egress;
 } Ask;
 
+void flow_note_policies(Manager *m, const char *run, const json_t *digests) {
+        int r;
+
+        if (json_array_size(digests) == 0)
+                return; /* released before, or never registered */
+        r = ledger_run_set_policies(m->ledger, run, digests);
+        if (r < 0)
+                (void) manager_fatal(m, r, "record a run's policies");
+}
+
 static void on_answer(IpcClient *c, const char *error, json_t *params, bool more, void *userdata) {
         _cleanup_free_ Ask *ask = userdata;
         Flow *f = flow_find_run(ask->manager, ask->run);
         const char *digest;
 
+        if (ask->release && ask->egress && !error)
+                flow_note_policies(ask->manager, ask->run, json_object_get(params, "digests"));
         if (!f)
                 return;
 

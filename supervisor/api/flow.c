@@ -307,10 +307,13 @@ void flow_stop(Flow *f, const char *reason) {
 /* ---- what is next ---- */
 
 static char *evidence_text(const Flow *f, bool second_vm) {
-        _cleanup_json_ json_t *j = NULL;
+        _cleanup_json_ json_t *j = NULL, *policies = NULL;
 
-        j = json_pack("{s:s, s:s?, s:[{s:s, s:s, s:s, s:O?}]}",
-                      "run", f->run, "commit", f->commit,
+        /* what each run could reach, also after an operator changed it */
+        if (ledger_policies(f->manager->ledger, f->item.id, f->item.attempt, &policies) < 0)
+                return NULL;
+        j = json_pack("{s:s, s:s?, s:O, s:[{s:s, s:s, s:s, s:O?}]}",
+                      "run", f->run, "commit", f->commit, "egress", policies,
                       "facts", "name", second_vm ? "checks" : "exit",
                       "source", second_vm ? "guest of a second, fresh microVM that got only the checked bundle" : "guest",
                       "outcome", f->outcome, "reported", f->facts);

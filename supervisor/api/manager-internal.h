@@ -159,6 +159,8 @@ void flow_begin(Manager *m, LedgerItem *item);
 void flow_resume(Manager *m, const LedgerItem *item, bool run_unit_alive, bool import_unit_alive);
 Flow *flow_find_run(Manager *m, const char *run);
 Flow *flow_find_item(Manager *m, const char *item);
+/* What egressd says when it releases a run: every policy that held for it. */
+void flow_note_policies(Manager *m, const char *run, const json_t *digests);
 /* The audit outbox is empty: runs that waited for it go on. */
 void flows_on_audited(Manager *m);
 /* why: how a service ended, may be NULL */

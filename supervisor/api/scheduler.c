@@ -125,6 +125,8 @@ static void on_released(IpcClient *c, const char *error, json_t *params, bool mo
         int r;
 
         release->failed |= error != NULL;
+        if (!error)
+                flow_note_policies(release->manager, release->run, json_object_get(params, "digests")); /* secretd has none */
         if (--release->pending > 0)
                 return;
 

@@ -10,7 +10,7 @@ struct Ledger {
         Db *db; /* owned */
 };
 
-enum { LEDGER_SCHEMA_VERSION = 1 };
+enum { LEDGER_SCHEMA_VERSION = 2 };
 
 /* Brings an empty file to the current schema, in one transaction; -EPROTO for a schema of a newer version. */
 int ledger_schema_apply(Db *db);

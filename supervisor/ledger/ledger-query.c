@@ -15,7 +15,7 @@
 #include "util/json.h"
 
 static bool holds_json(const char *column) {
-        static const char *const names[] = { "command", "options", "evidence", "approvals", "authorization", "facts" };
+        static const char *const names[] = { "command", "options", "evidence", "approvals", "authorization", "facts", "egress_digests" };
 
         for (size_t i = 0; i < ELEMENTSOF(names); i++)
                 if (strcmp(names[i], column) == 0)
@@ -161,7 +161,7 @@ static const struct {
         const char *key, *sql;
 } show_parts[] = {
         { "runs",
-          "SELECT id, stage, attempt, accel, egress_digest, boots, created_usec, started_usec, finished_usec, released_usec,"
+          "SELECT id, stage, attempt, accel, egress_digest, egress_digests, boots, created_usec, started_usec, finished_usec, released_usec,"
           " outcome, reason, facts FROM run WHERE item = ? ORDER BY created_usec" },
         { "history",
           "SELECT revision, from_state AS \"from\", to_state AS \"to\", reason, actor, run, attempt, time_usec FROM history"
@@ -174,6 +174,26 @@ static const struct {
         { "failures",
           "SELECT attempt, run, reason, time_usec FROM history WHERE item = ? AND to_state = 'failed' ORDER BY revision" },
 };
+
+int ledger_policies(Ledger *l, const char *item, int64_t attempt, json_t **ret) {
+        _cleanup_json_ json_t *rows = NULL, *object = json_object();
+        json_t *row;
+        size_t i;
+        int r;
+
+        if (!object)
+                return -ENOMEM;
+        r = query_array(l, "SELECT id, egress_digests FROM run WHERE item = ? AND attempt = ? AND egress_digests IS NOT NULL ORDER BY created_usec",
+                        DB_ARGS(DB_TEXT(item), DB_INT(attempt)), &rows);
+        if (r < 0)
+                return r;
+
+        json_array_foreach(rows, i, row)
+                if (json_object_set(object, json_string_value(json_object_get(row, "id")), json_object_get(row, "egress_digests")) < 0)
+                        return -ENOMEM;
+        *ret = TAKE_PTR(object);
+        return 0;
+}
 
 int ledger_show(Ledger *l, const char *item, json_t **ret) {
         _cleanup_json_ json_t *rows = NULL;

@@ -73,7 +73,8 @@ int ledger_run_mark(Ledger *l, const char *run, const char *what, const char *ac
         if (strcmp(what, "started") == 0)
                 r = db_run(l->db,
                            "UPDATE run SET started_usec = coalesce(started_usec, ?2), accel = coalesce(?3, accel),"
-                           " egress_digest = coalesce(?4, egress_digest) WHERE id = ?1",
+                           " egress_digest = coalesce(?4, egress_digest),"
+                           " egress_digests = coalesce(egress_digests, CASE WHEN ?4 IS NULL THEN NULL ELSE json_array(?4) END) WHERE id = ?1",
                            DB_ARGS(DB_TEXT(run), DB_INT(time_realtime()), DB_TEXT(accel), DB_TEXT(egress_digest)));
         else if (strcmp(what, "boot") == 0)
                 r = db_run(l->db, "UPDATE run SET boots = boots + 1 WHERE id = ?", DB_ARGS(DB_TEXT(run)));
@@ -85,6 +86,18 @@ int ledger_run_mark(Ledger *l, const char *run, const char *what, const char *ac
         if (r < 0)
                 return r;
 
+        return r == 0 ? LEDGER_E_NOT_FOUND : 0;
+}
+
+int ledger_run_set_policies(Ledger *l, const char *run, const json_t *digests) {
+        _cleanup_free_ char *text = json_canonical(digests);
+        int r;
+
+        if (!text)
+                return -ENOMEM;
+        r = db_run(l->db, "UPDATE run SET egress_digests = ?2 WHERE id = ?1", DB_ARGS(DB_TEXT(run), DB_TEXT(text)));
+        if (r < 0)
+                return r;
         return r == 0 ? LEDGER_E_NOT_FOUND : 0;
 }
 

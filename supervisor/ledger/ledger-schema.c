@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 
 /*
- * The ledger's schema, version 1. `PRAGMA user_version` carries the number.
+ * The ledger's schema, version 2. `PRAGMA user_version` carries the number.
  *
  * item        One work item and everything that it is bound to. `revision` grows by one with every
  *             change, and a change names the revision that it was decided on (compare-and-swap).
@@ -69,7 +69,7 @@ static const char schema_tables[] =
         "CREATE TABLE run ("
         "  id TEXT PRIMARY KEY CHECK (length(id) = 13), item TEXT NOT NULL REFERENCES item (id),"
         "  stage TEXT NOT NULL CHECK (stage IN ('work', 'verify')), attempt INTEGER NOT NULL, token INTEGER NOT NULL,"
-        "  accel TEXT, egress_digest TEXT, boots INTEGER NOT NULL DEFAULT 0,"
+        "  accel TEXT, egress_digest TEXT, egress_digests TEXT CHECK (egress_digests IS NULL OR json_valid(egress_digests)), boots INTEGER NOT NULL DEFAULT 0,"
         "  created_usec INTEGER NOT NULL, started_usec INTEGER, finished_usec INTEGER, released_usec INTEGER,"
         "  outcome TEXT CHECK (outcome IS NULL OR outcome IN ('ok', 'failed', 'error', 'stopped')),"
         "  reason TEXT, facts TEXT CHECK (facts IS NULL OR json_valid(facts))) WITHOUT ROWID;"
@@ -239,6 +239,12 @@ int ledger_schema_apply(Db *db) {
                 return r;
         if (version == LEDGER_SCHEMA_VERSION)
                 return 0;
+        if (version == 1) {
+                /* a run's policies, one after the other */
+                r = db_exec(db, "ALTER TABLE run ADD COLUMN egress_digests TEXT CHECK (egress_digests IS NULL OR json_valid(egress_digests));"
+                                "PRAGMA user_version = 2");
+                return r < 0 ? r : db_commit(&guard);
+        }
         if (version != 0)
                 return -EPROTO;
 
@@ -251,7 +257,7 @@ int ledger_schema_apply(Db *db) {
         r = db_exec(db, schema_triggers);
         if (r < 0)
                 return r;
-        r = db_exec(db, "PRAGMA user_version = 1");
+        r = db_exec(db, "PRAGMA user_version = 2");
         if (r < 0)
                 return r;
 

@@ -170,6 +170,10 @@ int ledger_run_add(Ledger *l, const char *item, int64_t token, const char *run);
 int ledger_run_get(Ledger *l, const char *run, LedgerRun *ret);
 /* `what`: "started" (with accel and the egress digest, either may be NULL), "boot" (one more boot), "released" (everything of it is gone). */
 int ledger_run_mark(Ledger *l, const char *run, const char *what, const char *accel, const char *egress_digest);
+/* The digests of every egress policy that held for the run, in their order: an array of strings. */
+int ledger_run_set_policies(Ledger *l, const char *run, const json_t *digests);
+/* {RUN: [DIGEST, …], …} of an item's runs in this attempt; the caller's. */
+int ledger_policies(Ledger *l, const char *item, int64_t attempt, json_t **ret);
 /* Writes the outcome once and queues event `run.finished` (`run.stopped` for outcome "stopped"); a second
  * call with the same outcome is nothing, with another LEDGER_E_ILLEGAL. facts is JSON text or NULL. */
 int ledger_run_finish(Ledger *l, const char *run, const char *outcome, const char *reason, const char *facts);

@@ -387,13 +387,25 @@ static void test_runs_and_usage(void **state) {
         _cleanup_(ledger_closep) Ledger *l = fresh();
         _cleanup_item_ LedgerItem i = {};
         _cleanup_(ledger_run_done) LedgerRun run = {};
-        _cleanup_json_ json_t *show = NULL;
+        _cleanup_json_ json_t *show = NULL, *policies = NULL, *expected = json_pack("{s:[s]}", "r000000000001", "d1");
         LedgerUsage u = { .call = "c1", .provider = "anthropic", .model = "m", .input_tokens = 10, .cost_microusd = 30 };
 
         assert_int_equal(submit(l, "i000000000001", NULL), 0);
         assert_int_equal(change(l, "i000000000001", ITEM_QUEUED), 0);
         assert_int_equal(claim(l, "r000000000001", &i), 0);
-        assert_int_equal(ledger_run_mark(l, "r000000000001", "started", "tcg", NULL), 0);
+        assert_int_equal(ledger_policies(l, "i000000000001", 1, &policies), 0);
+        assert_int_equal(json_object_size(policies), 0);
+        json_decref(policies);
+        assert_int_equal(ledger_run_mark(l, "r000000000001", "started", "tcg", "d1"), 0);
+        assert_int_equal(ledger_run_mark(l, "r000000000001", "started", "tcg", "d1"), 0);
+        assert_int_equal(ledger_policies(l, "i000000000001", 1, &policies), 0);
+        assert_true(json_equal(policies, expected));
+        assert_int_equal(json_array_append_new(json_object_get(expected, "r000000000001"), json_string("d2")), 0);
+        assert_int_equal(ledger_run_set_policies(l, "r000000000001", json_object_get(expected, "r000000000001")), 0);
+        assert_int_equal(ledger_run_set_policies(l, "r000000000009", json_object_get(expected, "r000000000001")), LEDGER_E_NOT_FOUND);
+        json_decref(policies);
+        assert_int_equal(ledger_policies(l, "i000000000001", 1, &policies), 0);
+        assert_true(json_equal(policies, expected));
         assert_int_equal(ledger_run_mark(l, "r000000000001", "boot", NULL, NULL), 0);
         assert_int_equal(ledger_add_usage(l, "r000000000001", &u), 0);
         assert_int_equal(ledger_add_usage(l, "r000000000001", &u), LEDGER_E_DUPLICATE);
@@ -415,6 +427,28 @@ static void test_runs_and_usage(void **state) {
         assert_int_equal(json_array_size(json_object_get(show, "notes")), 1);
         assert_string_equal(json_string_value(json_object_get(show, "run")), "r000000000002");
         assert_int_equal(ledger_show(l, "i999999999999", &show), LEDGER_E_NOT_FOUND);
+}
+
+/* A ledger of the first version is brought up to date, and keeps what it has. */
+static void test_older_schema(void **state) {
+        Ledger *l = fresh();
+        _cleanup_json_ json_t *show = NULL, *digests = json_pack("[s]", "d1");
+        _cleanup_item_ LedgerItem i = {};
+        Db *db;
+
+        assert_int_equal(submit(l, "i000000000001", NULL), 0);
+        assert_int_equal(change(l, "i000000000001", ITEM_QUEUED), 0);
+        assert_int_equal(claim(l, "r000000000001", &i), 0);
+        ledger_close(l);
+        assert_return_code(db_open(&db, path), 0);
+        assert_return_code(db_exec(db, "ALTER TABLE run DROP COLUMN egress_digests; PRAGMA user_version = 1"), 0);
+        db_close(db);
+
+        assert_int_equal(ledger_open(&l, path), 0);
+        assert_int_equal(ledger_run_set_policies(l, "r000000000001", digests), 0);
+        assert_int_equal(ledger_show(l, "i000000000001", &show), 0);
+        assert_true(json_equal(json_object_get(json_array_get(json_object_get(show, "runs"), 0), "egress_digests"), digests));
+        ledger_close(l);
 }
 
 static void test_effects(void **state) {
@@ -729,6 +763,7 @@ int main(void) {
                 cmocka_unit_test(test_verdict_is_for_one_commit),
                 cmocka_unit_test(test_source_and_duplicates),
                 cmocka_unit_test(test_runs_and_usage),
+                cmocka_unit_test(test_older_schema),
                 cmocka_unit_test(test_effects),
                 cmocka_unit_test(test_outbox),
                 cmocka_unit_test(test_recover),
