@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
 #include "egress/agreement.h"
 #include "util/cleanup.h"
@@ -26,10 +27,22 @@ const char *protocol_to_text(EgressProtocol p) {
         return protocols[p];
 }
 
+/* "10.0.0.1", "10.0.0.1:80", "[fd00::1]", "[fd00::1]:80" */
+static bool literal_matches(const char *host, const char *address, uint16_t port) {
+        const char *before = strchr(address, ':') ? "[" : "", *after = *before ? "]" : "";
+        char bare[64], with_port[64 + 6];
+
+        (void) snprintf(bare, sizeof(bare), "%s%s%s", before, address, after);
+        (void) snprintf(with_port, sizeof(with_port), "%s:%u", bare, port);
+        return strcasecmp(host, bare) == 0 || strcasecmp(host, with_port) == 0;
+}
+
 bool agreement_host_matches(const char *host, const char *name, uint16_t port) {
         char copy[254 + 6], normal[254], digits[6];
         char *colon;
 
+        if (egress_normalise_name(name, normal) < 0)
+                return literal_matches(host, name, port);
         if (strlen(host) >= sizeof(copy))
                 return false;
         strcpy(copy, host);
@@ -58,6 +71,9 @@ const char *agreement_check(const char *name, uint16_t port, EgressProtocol expe
 
         if (seen->ech)
                 return "ech"; /* the name that counts would be the hidden one */
+        /* a literal address is never a server's name (RFC 6066, 3) */
+        if (egress_normalise_name(name, normal) < 0)
+                return seen->sni ? "fronting" : NULL;
         if (!seen->sni)
                 return "no-sni";
         if (egress_normalise_name(seen->sni, normal) < 0 || strcmp(normal, name) != 0)

@@ -44,6 +44,9 @@ static int admit(Egressd *e, EgressRun *run, Verdict *v) {
         bool new;
         int r;
 
+        if (v->literal)
+                return 0; /* it is no name, and needs no address to stand for it */
+
         r = egress_run_admit_name(e->state, run, v->name, &address, &new);
         if (r > 0)
                 v->reason = "name-budget";

@@ -36,15 +36,32 @@ bool question_read(JsonReader *reader, json_t *params, bool look, Question *ret)
         return !reader->failed;
 }
 
+/* An address in a CONNECT, or the host of an absolute-form target, that a rule about its network may admit. */
+static bool parse_literal(const char *text, Address *ret) {
+        char bare[ADDRESS_TEXT_SIZE];
+        size_t n = strlen(text);
+
+        if (n < 2 || text[0] != '[' || text[n - 1] != ']')
+                return address_parse(text, ret) >= 0 && ret->family == AF_INET;
+        if (n - 2 >= sizeof(bare))
+                return false;
+        memcpy(bare, text + 1, n - 2);
+        bare[n - 2] = '\0';
+        return address_parse(bare, ret) >= 0 && ret->family == AF_INET6;
+}
+
 static void find_target(const EgressRun *run, const Question *question, Verdict *v) {
         const char *text = question->name ?: question->address, *name;
         Address address;
 
-        if (address_parse(text, &address) >= 0) {
+        if (address_parse(text, &address) >= 0 || parse_literal(text, &address)) {
                 name = run ? egress_run_name_of(run, &address) : NULL;
                 if (name)
                         strcpy(v->name, name);
-                else
+                else if (question->name) {
+                        v->literal = true;
+                        (void) address_format(&address, v->name);
+                } else
                         v->reason = "literal-address";
         } else if (question->address || egress_normalise_name(text, v->name) < 0) {
                 v->name[0] = '\0';
@@ -74,7 +91,7 @@ void question_decide(Egressd *e, EgressRun *run, const Question *question, Verdi
                 return;
         }
         if (!run->policy) {
-                v->reason = "no-rule";
+                v->reason = v->literal ? "literal-address" : "no-rule";
                 return;
         }
 
@@ -82,7 +99,7 @@ void question_decide(Egressd *e, EgressRun *run, const Question *question, Verdi
         v->rule = v->decision.rule;
         if (v->decision.verdict != EGRESS_DENY)
                 return;
-        v->reason = v->decision.reason;
+        v->reason = v->literal && strcmp(v->decision.reason, "no-rule") == 0 ? "literal-address" : v->decision.reason;
         if (question->method && question->path) {
                 (void) snprintf(v->request, sizeof(v->request), "%.32s %.*s", question->method, (int) strcspn(question->path, "?"), question->path);
                 v->detail = v->request;

@@ -21,7 +21,8 @@ typedef struct Verdict {
         EgressDecision decision;
         const char *reason;   /* NULL: not denied (so far) */
         const char *rule;
-        char name[254];       /* "" if it could not be told */
+        char name[254];       /* "" if it could not be told; an address as address_format() writes it if it is literal */
+        bool literal;         /* there is no name: only a rule about networks can allow it */
         const char *detail;   /* for the record; may be NULL */
         char request[256];    /* "GET /v1/x", without query; where detail points if a request was denied */
 } Verdict;

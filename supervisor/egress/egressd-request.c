@@ -381,6 +381,14 @@ int request_begin(Egressd *e, EgressRun *run, IpcCall *call, const Question *que
         r = request_new(&q, e, run, call, question, v);
         if (r < 0)
                 return r;
+        if (v->literal) {
+                Address address;
+
+                /* nothing to resolve; it is judged like any that a name resolves to */
+                r = address_parse(v->name, &address);
+                request_on_resolved(r, &address, r < 0 ? 0 : 1, q);
+                return 0;
+        }
         egressd_refresh_resolvers(e);
         r = resolver_query(e->resolver, &q->query, v->name, host_addresses_has_ipv6(e->own), request_on_resolved, q);
         if (r < 0)

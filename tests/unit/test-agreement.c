@@ -47,6 +47,37 @@ static void test_agreement(void **state) {
         }
 }
 
+/* What a rule about a network admits has no name to agree with. */
+static void test_literal(void **state) {
+        static const struct {
+                const char *address;
+                EgressProtocol expected;
+                Observed seen;
+                const char *reason;
+        } cases[] = {
+                { "10.0.0.1", EGRESS_TLS,  { EGRESS_TLS }, NULL },
+                { "10.0.0.1", EGRESS_TLS,  { EGRESS_TLS, .sni = "api.example.org" }, "fronting" },
+                { "10.0.0.1", EGRESS_TLS,  { EGRESS_TLS, .sni = "10.0.0.1" }, "fronting" },
+                { "10.0.0.1", EGRESS_TLS,  { EGRESS_TLS, .ech = true }, "ech" },
+                { "10.0.0.1", EGRESS_TLS,  { EGRESS_RAW }, "protocol" },
+                { "10.0.0.1", EGRESS_HTTP, { EGRESS_HTTP, .host = "10.0.0.1" }, NULL },
+                { "10.0.0.1", EGRESS_HTTP, { EGRESS_HTTP, .host = "10.0.0.1:8080" }, NULL },
+                { "10.0.0.1", EGRESS_HTTP, { EGRESS_HTTP, .host = "10.0.0.1:80" }, "fronting" },
+                { "10.0.0.1", EGRESS_HTTP, { EGRESS_HTTP, .host = "10.0.0.2" }, "fronting" },
+                { "10.0.0.1", EGRESS_HTTP, { EGRESS_HTTP, .host = "api.example.org" }, "fronting" },
+                { "fd00::1",  EGRESS_HTTP, { EGRESS_HTTP, .host = "[FD00::1]:8080" }, NULL },
+                { "fd00::1",  EGRESS_HTTP, { EGRESS_HTTP, .host = "fd00::1" }, "fronting" },
+                { "10.0.0.1", EGRESS_RAW,  { EGRESS_RAW }, NULL },
+        };
+
+        for (size_t i = 0; i < ELEMENTSOF(cases); i++) {
+                const char *reason = agreement_check(cases[i].address, 8080, cases[i].expected, &cases[i].seen);
+
+                if (!reason != !cases[i].reason || (reason && strcmp(reason, cases[i].reason) != 0))
+                        fail_msg("case %zu: %s instead of %s", i, reason ?: "fine", cases[i].reason ?: "fine");
+        }
+}
+
 static void test_protocols(void **state) {
         EgressProtocol p;
 
@@ -61,6 +92,7 @@ static void test_protocols(void **state) {
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_agreement),
+                cmocka_unit_test(test_literal),
                 cmocka_unit_test(test_protocols),
         };
 
