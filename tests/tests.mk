@@ -18,6 +18,7 @@ demo: image-root templates ## one real agent fixes one real repository in one mi
 		/usr/bin/python3 tests/demo/demo.py --agent "$(AGENT)"
 
 .PHONY: bench
-bench: image-root templates ## figures of one run: cold start, where its time goes, memory
+bench: image-root templates ## figures of one run: cold start, where its time goes, memory; and of policy decisions
+	@$(INSIDE) benches
 	@env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 CACHE="$(CACHE)" PYTHONDONTWRITEBYTECODE=1 \
 		/usr/bin/python3 tests/bench/bench.py

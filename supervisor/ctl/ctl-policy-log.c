@@ -306,6 +306,7 @@ static CtlExit follow(Ctl *ctl, const char *run) {
         _cleanup_(journal_closep) sd_journal *j = NULL;
         _cleanup_(records_done) Records records = {};
         uint64_t last_seq = 0;
+        bool told = false;
         CtlExit e;
         int r;
 
@@ -327,6 +328,9 @@ static CtlExit follow(Ctl *ctl, const char *run) {
                 e = print_new(ctl, &records, &last_seq);
                 if (e != CTL_OK)
                         return e;
+                if (!records.any && !told)
+                        ctl_note(ctl, "There is nothing about %s yet, as far as you may read the audit log (members of systemd-journal may read all of it).", run);
+                told = true;
                 r = sd_journal_wait(j, FOLLOW_WAIT_USEC);
         }
         return report_read(ctl, r, run);

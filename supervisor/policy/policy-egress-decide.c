@@ -116,8 +116,10 @@ static Fit fit_group(const EgressRules *s, const EgressGroup *g, bool deny, cons
 
         if (q->method)
                 return fit_request(s, g, deny, q);
+        if (deny && g->unconditional == EGRESS_NO_RULE)
+                return (Fit) { .path = -1 };
         if (deny)
-                return g->unconditional == EGRESS_NO_RULE ? (Fit) { .path = -1 } : (Fit) { &s->rules[g->unconditional], 0 };
+                return (Fit) { &s->rules[g->unconditional], 0 };
 
         /* the most that a later request could match */
         r = &s->rules[g->connect];

@@ -388,7 +388,7 @@ static void read_rules(const Node *array, Reading *reading, const char *key, con
                 EgressRule *r = &rules[i];
 
                 r->deny = deny;
-                r->line = i < n_lines ? lines[i] : 0;
+                r->line = lines && i < n_lines ? lines[i] : 0;
                 r->file = file;
                 read_rule(&e, reading, r);
 

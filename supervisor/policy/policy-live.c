@@ -16,6 +16,7 @@
  * address is compared when it is connected to.
  */
 
+#include <assert.h>
 #include <errno.h>
 #include <openssl/sha.h>
 #include <string.h>
@@ -142,6 +143,8 @@ static int digest_policy(EgressPolicy *p) {
 int egress_policy_new(EgressPolicy **ret, EgressRules *files, EgressRules *live) {
         _cleanup_(egress_policy_freep) EgressPolicy *p = NULL;
         int r;
+
+        assert(files);
 
         p = calloc(1, sizeof(*p));
         if (!p) {

@@ -17,6 +17,7 @@
  * state loads a new set and keeps the old one for the runs that were frozen under it.
  */
 
+#include <assert.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -51,6 +52,8 @@ static const char *const trees[] = { POLICY_OPERATOR_DIR, POLICY_VENDOR_DIR };
 static void parse_object(Policy *p, PolicyObject *o, char *data, size_t size) {
         _cleanup_free_ char *reason = NULL;
         int r;
+
+        assert(o);
 
         o->text = data;
         o->text_size = size;
@@ -383,7 +386,7 @@ int policy_load_egress_file(Policy **ret, const char *root, const char *file, Po
         _cleanup_(policy_freep) Policy *p = NULL;
         _cleanup_free_ char *name = NULL;
         const char *base = strrchr(file, '/');
-        PolicyObject *o;
+        PolicyObject *o = NULL;
         int r;
 
         name = name_of_file(base ? base + 1 : file);
@@ -430,7 +433,7 @@ int policy_load_texts(Policy **ret, const PolicyText *texts, size_t n_texts, Pol
                 return r;
 
         for (size_t i = 0; i < n_texts; i++) {
-                PolicyObject *o;
+                PolicyObject *o = NULL;
                 char *data;
 
                 r = add_text(p, &texts[i], &o);

@@ -26,8 +26,8 @@ static int compare_texts(const void *a, const void *b) {
 
 /* None of what is written here can have a blank or a line's end in it. */
 static void write_rule(FILE *f, const EgressRules *s, const EgressRule *r) {
-        EgressPort ports[EGRESS_PORTS_MAX];
-        const char *texts[EGRESS_PATHS_MAX];
+        EgressPort ports[EGRESS_PORTS_MAX] = {};
+        const char *texts[EGRESS_PATHS_MAX] = {};
         size_t n = 0;
 
         (void) fprintf(f, "%s %s", r->deny ? "deny" : "allow", r->pattern);

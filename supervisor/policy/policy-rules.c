@@ -449,9 +449,10 @@ static int build_groups(EgressRules *s, const uint32_t *node_of) {
         if (n_places + n_paths > EGRESS_ENTRIES_MAX)
                 return -E2BIG;
 
-        places = calloc(n_places, sizeof(*places));
-        s->groups = calloc(n_places, sizeof(*s->groups));
-        s->entries = calloc(n_places + n_paths, sizeof(*s->entries));
+        /* one more than there are: there may be none */
+        places = calloc(n_places + 1, sizeof(*places));
+        s->groups = calloc(n_places + 1, sizeof(*s->groups));
+        s->entries = calloc(n_places + n_paths + 1, sizeof(*s->entries));
         s->heads = calloc(n_paths + 1, sizeof(*s->heads));
         if (!places || !s->groups || !s->entries || !s->heads)
                 return -ENOMEM;

@@ -16,5 +16,5 @@ LIB_SRCS += supervisor/policy/policy-load.c \
             supervisor/policy/policy-workflow.c \
             supervisor/policy/policy-host.c
 UNIT_TESTS += test-policy-egress test-policy-live test-policy-load test-policy-schema
-FUZZERS += fuzz-policy
+FUZZERS += fuzz-policy fuzz-policy-path
 BENCHES += bench-policy

@@ -12,6 +12,13 @@ int json_parse(const char *data, size_t size, json_t **ret, char **ret_reason) {
         json_error_t error = {};
         json_t *j;
 
+        /* jansson passes over one behind a number */
+        if (size > 0 && memchr(data, '\0', size)) {
+                if (ret_reason)
+                        *ret_reason = strdup("a zero byte is not part of JSON");
+                return -EINVAL;
+        }
+
         j = json_loadb(data, size, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &error);
         if (!j) {
                 if (json_error_code(&error) == json_error_out_of_memory)

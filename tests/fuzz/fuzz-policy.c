@@ -47,9 +47,35 @@ static void add(Set *set, const char *text, size_t size) {
         set->n++;
 }
 
+/* What is frozen and thawed is the same policy, and a live denial denies. */
+static void change(const EgressPolicy *e) {
+        EgressPolicy *thawed = NULL, *denied = NULL, *allowed = NULL;
+        char *reason = NULL, *text;
+        EgressDecision d;
+        size_t size;
+
+        text = egress_policy_freeze(e, &size);
+        if (!text || egress_policy_thaw(text, size, &thawed, NULL) < 0 || strcmp(egress_policy_digest(e), egress_policy_digest(thawed)) != 0)
+                __builtin_trap();
+        free(text);
+
+        if (egress_policy_amend(thawed, false, "api.example.org:443", "fuzz", &denied, &reason) < 0)
+                __builtin_trap();
+        egress_policy_decide(denied, "api.example.org", 443, NULL, NULL, &d);
+        if (d.verdict != EGRESS_DENY || strcmp(egress_policy_digest(denied), egress_policy_digest(e)) == 0)
+                __builtin_trap();
+        if (egress_policy_amend(denied, true, "api.example.org:443", "fuzz", &allowed, &reason) == 0)
+                egress_policy_decide(allowed, "api.example.org", 443, "GET", "/v1", &d);
+
+        free(reason);
+        egress_policy_free(allowed);
+        egress_policy_free(denied);
+        egress_policy_free(thawed);
+}
+
 static void ask(const Policy *p) {
-        static const char *const names[] = { "api.example.org", "example.org", "x.y.example.org", "*", "127.1" };
-        static const char *const paths[] = { "/", "/v1/x?y", "/v1/../x", "/%61" };
+        static const char *const names[] = { "api.example.org", "example.org", "x.y.example.org", "*", "127.1", "10.1.2.3", "fd00::1", "xn--bcher-kva.example" };
+        static const char *const paths[] = { "/", "/v1/x?y", "/v1/../x", "/%61", "/repos/a/issues", "/pkg/a/b/meta.json" };
         const char *const *list;
         size_t n;
 
@@ -63,6 +89,7 @@ static void ask(const Policy *p) {
                 if (!e)
                         continue;
                 (void) egress_policy_inspected(e, &inspected);
+                change(e);
                 for (size_t k = 0; k < ELEMENTSOF(names); k++) {
                         (void) egress_policy_knows(e, names[k], &rule);
                         (void) egress_policy_name_budget(e, names[k], NULL);

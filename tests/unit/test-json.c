@@ -8,6 +8,7 @@
 
 #include <cmocka.h>
 
+#include "util/json-position.h"
 #include "util/json.h"
 
 static json_t *parse(const char *text) {
@@ -27,8 +28,47 @@ static void test_parse(void **state) {
                 assert_int_equal(json_parse(bad[i], strlen(bad[i]), &j, &reason), -EINVAL);
                 assert_non_null(strstr(reason, "line "));
         }
+        /* which jansson passes over */
+        assert_int_equal(json_parse("[9\0]", 4, &j, NULL), -EINVAL);
         j = parse("\"text\"");
         assert_string_equal(json_string_value(j), "text");
+}
+
+static void test_position(void **state) {
+        static const char text[] =
+                "{ \"a\": [1,\n  {\"b/c\":\n\"x\\\"]\\\\\",\n \"\\u00e9~\": null},\n\n [[],\n{}]],\n\"n\": 1}\n";
+        static const struct {
+                const char *pointer;
+                unsigned line;
+        } cases[] = {
+                { "", 1 }, { "/a", 1 }, { "/a/0", 1 }, { "/a/1", 2 }, { "/a/1/b~1c", 3 }, { "/a/1/\xc3\xa9~0", 4 }, { "/a/2", 6 }, { "/a/2/1", 7 }, { "/n", 8 },
+                /* what is not there is where it would have been */
+                { "/nothing", 1 }, { "/a/1/nothing", 2 }, { "/a/7", 1 }, { "/n/x", 8 },
+        };
+        _cleanup_json_ json_t *j = NULL;
+        uint32_t *lines = NULL;
+        unsigned line;
+        size_t n;
+
+        j = parse(text); /* it is JSON */
+        for (size_t i = 0; i < ELEMENTSOF(cases); i++) {
+                assert_int_equal(json_position(text, strlen(text), cases[i].pointer, &line), 0);
+                if (line != cases[i].line)
+                        fail_msg("%s: line %u instead of %u", cases[i].pointer, line, cases[i].line);
+        }
+        assert_int_equal(json_position(text, strlen(text), "a", &line), -EINVAL);
+        assert_int_equal(json_position("{\"a\" 1}", 7, "/a", &line), -EINVAL);
+
+        assert_int_equal(json_element_lines(text, strlen(text), "a", &lines, &n), 0);
+        assert_int_equal(n, 3);
+        assert_int_equal(lines[0], 1);
+        assert_int_equal(lines[1], 2);
+        assert_int_equal(lines[2], 6);
+        free(lines);
+        lines = NULL;
+        assert_int_equal(json_element_lines(text, strlen(text), "n", &lines, &n), 0);
+        assert_int_equal(n, 0);
+        assert_null(lines);
 }
 
 static void test_canonical(void **state) {
@@ -118,6 +158,7 @@ static void test_failures(void **state) {
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_parse),
+                cmocka_unit_test(test_position),
                 cmocka_unit_test(test_canonical),
                 cmocka_unit_test(test_readers),
                 cmocka_unit_test(test_failures),
