@@ -287,6 +287,7 @@ def test_leases_wait_while_the_fence_is_not_whole(host, before, runs):
         host.run(["mv", f"{PINS}/elsewhere", f"{PINS}/egress"])
     assert waiting.ended(60)["state"] == "closed" and waiting.show()["attempt"] == 1
     assert bpf_state(host) == "ok"
+    host.anchorctl("doctor")  # finds nothing any more, nor leaves its unit failed
 
     # nobody watches any more: that is not good either
     host.systemctl("stop", "anchor-warden.service")
