@@ -71,7 +71,7 @@ def test_malformed_policy_file(host):
     host.write(path, '{"template": "base", "repository": false, "steps": [{"name": "x", "kind": "exec", "timeout": "1 fortnight"}]}')
     try:
         done = expect(host, FAILED, "policy", "check")
-        assert f"{path}: /steps/0/timeout: must be a duration" in done.stdout
+        assert f"{path}:1: /steps/0/timeout: must be a duration" in done.stdout
         findings = json.loads(expect(host, FAILED, "policy", "check", "--json=short").stdout)
         assert [(f["file"], f["pointer"]) for f in findings] == [(path, "/steps/0/timeout")]
 
