@@ -3,13 +3,14 @@
 /*
  * First step of each unit of a run (ExecStartPre=+): is this cgroup fenced? systemd starts a unit even
  * if a program of BPFProgram= is missing, so something has to look: at the programs, as root, and by
- * trying. Two hooks systemd does not know: those are attached here, to the slice, before it looks. It fails closed; the
+ * trying; and has the warden, which looks at the devices as well, found all of it so? Two hooks systemd does not know: those are attached here, to the slice, before it looks. It fails closed; the
  * unit then does not start.
  */
 
 #include <errno.h>
 #include <unistd.h>
 
+#include "net/fence-inspect.h"
 #include "net/fence.h"
 #include "util/cleanup.h"
 #include "util/log.h"
@@ -29,6 +30,8 @@ int main(int argc, char *argv[]) {
                 r = fence_attach_rest(&reason);
                 if (r >= 0)
                         r = fence_check_attached(&reason);
+                if (r >= 0)
+                        r = fence_check_warden(&reason);
                 if (r < 0) {
                         log_error_errno(r, "not fenced: %s (see anchor-bpf.service, then restart anchorhold-runs.slice)",
                                         reason ?: "cannot check");

@@ -13,6 +13,7 @@
 #include "fence-api.bpf.h"
 #include "net/fence-inspect.h"
 #include "net/fence.h"
+#include "net/warden.h"
 #include "util/cgroup.h"
 #include "util/text.h"
 
@@ -195,6 +196,20 @@ int fence_check_slice(bool prepare, char **ret_reason) {
 
         r = prepare ? fence_prepare_slice(cgroup_fd, ret_reason) : 0;
         return r < 0 ? r : fence_check_cgroup(cgroup_fd, ret_reason);
+}
+
+int fence_check_warden(char **ret_reason) {
+        _cleanup_fd_ int fd = bpf_obj_get(FENCE_PRIVATE_DIR "/checked");
+        uint64_t last = 0, now = time_boottime() * 1000;
+        uint32_t zero = 0;
+        int r;
+
+        r = fd < 0 ? fd : bpf_map_lookup_elem(fd, &zero, &last);
+        if (r < 0)
+                return explain(ret_reason, r, "cannot read map ", FENCE_PRIVATE_DIR "/checked");
+        if (last > now || now - last > FENCE_HEARTBEAT_NS)
+                return explain(ret_reason, -ENOTRECOVERABLE, "anchor-warden has not found the fence in force for ten seconds: ", "see " WARDEN_STATE);
+        return 0;
 }
 
 int fence_count_in_force(int ifindex, bool *ret_first) {

@@ -18,5 +18,8 @@ int fence_check_cgroup(int cgroup_fd, char **ret_reason);
 /* The same of anchorhold-runs.slice, after fence_prepare_slice() if wanted; 0 if that slice is not there. */
 int fence_check_slice(bool prepare, char **ret_reason);
 
+/* Has the warden found all of it in force within the last ten seconds? */
+int fence_check_warden(char **ret_reason);
+
 /* How often the pinned program `uplink` is in force on the egress side of that device, and whether it is asked first. */
 int fence_count_in_force(int ifindex, bool *ret_first);

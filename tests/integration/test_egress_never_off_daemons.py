@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The same as test_egress_never_off.py, for daemons, listeners, the slice and the helpers of a run. (test_run_crash.py has egressd and
+auditd frozen.)
+"""
+
+import json
+import time
+
+import pytest
+
+from test_egress_never_off import assert_cut, assert_nothing_starts, comes_back, fence_reason, live  # noqa: F401
+from test_run_crash import wait_for
+
+
+def stop(host, name):
+    host.stop_daemon(name)
+    return lambda: host.start_daemon(name)
+
+
+def sleep_instead(host, name):
+    """The program of a service is another one, which answers nothing."""
+    dropin = f"/run/systemd/system/{name}.service.d/sleep.conf"
+    host.write(dropin, "[Service]\nType=exec\nExecStart=\nExecStart=/bin/sleep infinity\nWatchdogSec=0\n")
+    host.systemctl("daemon-reload")
+    host.systemctl("restart", f"{name}.service")
+
+    def back():
+        host.run(f"rm {dropin}; systemctl daemon-reload")
+        host.systemctl("restart", f"{name}.service")
+    return back
+
+
+DAEMONS = {
+    "egressd stopped": (lambda host: stop(host, "anchor-egressd"), "egressd"),
+    "egressd is sleep": (lambda host: sleep_instead(host, "anchor-egressd"), "egressd"),
+    "auditd stopped": (lambda host: stop(host, "anchor-auditd"), "auditd"),
+}
+
+
+@pytest.mark.parametrize("what", DAEMONS)
+def test_deny_all_without_a_daemon(host, live, what):
+    take, named = DAEMONS[what]
+    begin = time.monotonic()
+    give = take(host)
+    try:
+        assert_cut(live, begin)
+        assert any(named in note["text"] for note in live.show()["notes"] if note["kind"] == "enforcer.lost")
+        assert_nothing_starts(host)
+    finally:
+        give()
+    comes_back(live)
+
+
+def test_deny_all_without_listeners(host, live):
+    """The proxy's listeners are the only way; with their socket unit they are gone, and `show` names the unit if it failed."""
+    begin = time.monotonic()
+    host.systemctl("stop", f"anchor-proxy@{live.run}.socket", f"anchor-proxy@{live.run}.service")
+    assert_cut(live, begin)
+    host.systemctl("start", f"anchor-proxy@{live.run}.socket")
+    comes_back(live)
+
+
+def test_the_slice_made_anew_is_fenced(host, live):
+    """It ends the run, and what is made then has all programs: a new run reaches what it may, and nothing else is said."""
+    host.systemctl("stop", "anchorhold-runs.slice")
+    assert wait_for(lambda: live.show()["state"] != "running", 30)
+    assert host.exec_run("echo again", workflow="exec").stdout.endswith("again\n")
+    host.run("/usr/libexec/anchorhold/anchor-bpf --check")
+    assert fence_reason(host) == ""
+
+
+@pytest.mark.parametrize("program", ["anchor-fence", "anchor-check", "anchor-net"])
+def test_no_run_without_a_helper(host, program):
+    path = f"/usr/libexec/anchorhold/{program}"
+    host.run(f"mount --bind /dev/null {path}")
+    try:
+        item = host.anchorctl("submit", "--workflow", "exec-small", "--", "/bin/true").stdout.strip()
+        wait_for(lambda: host.show(item)["state"] not in ("submitted", "queued", "leased", "running") or host.show(item)["failures"], 40,
+                 lambda: json.dumps(host.show(item), indent=1))
+        said = json.dumps(host.show(item))
+        assert "running" not in [t["to"] for t in host.show(item)["history"]], said
+        assert "anchor-" in said
+    finally:
+        host.run(f"umount {path}")
+        host.anchorctl("stop", "--all", check=False)
+        host.systemctl("reset-failed", check=False)
