@@ -6,9 +6,10 @@
     root to its first command, in turn;
   - where the time of such a run goes;
   - the memory (PSS) of each process while one run idles;
-  - what an egress decision costs with 10, 1,000 and 100,000 rules, as ratios, and how long so many take to load (bench-policy.c).
+  - what an egress decision costs with 10, 1,000 and 100,000 rules, as ratios, and how long so many take to load (bench-policy.c);
+  - connect() with and without the fence's programs, as a ratio.
 
-    bench.py [--rounds N] [--only policy]
+    bench.py [--rounds N] [--only policy|connects]
 """
 
 import argparse
@@ -17,15 +18,19 @@ import json
 import os
 import pathlib
 import re
+import socket
 import statistics
+import struct
 import subprocess
 import sys
+import threading
 import time
 
 TOP = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(TOP / "tests" / "world"), str(TOP / "tests" / "integration")]
 import guestchannel  # noqa: E402
 import host as hosting  # noqa: E402
+import inside  # noqa: E402
 import world as worlds  # noqa: E402
 
 TEMPLATE = "/usr/lib/anchorhold/templates/base"
@@ -127,12 +132,80 @@ def policy():
               f"  loaded in {size['load_ms']:7.1f} ms ({size['bytes'] / 1e6:.1f} MB)")
 
 
+# ---- connect() with and without the fence ----
+
+CONNECTS = 4000
+
+
+def time_connects(address, port, n):
+    """Nanoseconds of each connect()."""
+    took = []
+    for _ in range(n):
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as s:
+            # a reset instead of a port in TIME_WAIT
+            s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            begun = time.perf_counter_ns()
+            s.connect((address, port))
+            took.append(time.perf_counter_ns() - begun)
+    return took
+
+
+def grant(host, cgroup, address, port):
+    """As egressd writes it (ebpf/fence-api.bpf.h), for an hour."""
+    expires = (int(time.clock_gettime(time.CLOCK_BOOTTIME)) + 3600) * 10 ** 9
+    key = struct.pack("=Q", cgroup) + bytes(10) + b"\xff\xff" + socket.inet_aton(address) + struct.pack("!HB5x", port, 6)
+    number = 1 << 62
+    for name, k, v in (("live", struct.pack("=Q", number), key), ("grants", key, struct.pack("=QQ", number, expires))):
+        host.run(f"bpftool map update pinned /run/anchorhold/maps/{name} key hex {k.hex(' ')} value hex {v.hex(' ')}")
+
+
+def connects(host, rounds):
+    """Ratios of the medians, fenced to not fenced, in turn. The peer is the host's own address: loopback without 127.0.0.1, which no grant opens."""
+    host.systemctl("start", "anchorhold-runs.slice", "anchor-doctor.service")
+    path = inside.cgroup_of(host.pid).parent / "anchorhold.slice/anchorhold-runs.slice/bench"
+    path.mkdir()
+    try:
+        r, w = os.pipe()
+        child = os.fork()
+        if child == 0:
+            inside.enter(host.pid, ["net"])
+            address = subprocess.run(["ip", "-j", "-4", "address", "show", "scope", "global"], check=True, stdout=subprocess.PIPE).stdout
+            server = socket.create_server((json.loads(address)[0]["addr_info"][0]["local"], 0), backlog=4096)
+            address, port = server.getsockname()
+            threading.Thread(target=lambda: [server.accept()[0].close() for _ in iter(int, 1)], daemon=True).start()
+            grant(host, path.stat().st_ino, address, port)
+            home = inside.cgroup_of(os.getpid())
+            for _ in range(rounds):
+                for place in (home, path):
+                    worker = os.fork()                         # sockets are of the cgroup of who makes them
+                    if worker == 0:
+                        (place / "cgroup.procs").write_text(str(os.getpid()))
+                        time_connects(address, port, 200)
+                        os.write(w, b"%d\n" % statistics.median(time_connects(address, port, CONNECTS)))
+                        os._exit(0)
+                    os.waitpid(worker, 0)
+            os._exit(0)
+        os.close(w)
+        with os.fdopen(r) as f:
+            values = [int(line) for line in f]
+        os.waitpid(child, 0)
+        ratios = [b / a for a, b in zip(values[::2], values[1::2])]
+        return ratios, statistics.median(values[::2]) / 1000
+    finally:
+        path.rmdir()
+
+
+def show_connects(ratios, plain):
+    print("\nconnect() over TCP to the host itself, with the fence's programs against without (in turn)")
+    print(f"  ratio  median {statistics.median(ratios):.3f}  least {min(ratios):.3f}  most {max(ratios):.3f}  (without: {plain:.1f} µs)\n", flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser(description="figures of one run")
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--only", choices=["policy"], help="nothing that needs a boot")
+    parser.add_argument("--only", choices=["policy", "connects"], help="one part of it")
     arguments = parser.parse_args()
-    if arguments.only:
+    if arguments.only == "policy":
         policy()
         return 0
     build = TOP / "build" / "bench"
@@ -141,6 +214,9 @@ def main():
     world.start()
     host = hosting.start_in_world("bench", world)
     try:
+        show_connects(*connects(host, max(arguments.rounds, 5)))
+        if arguments.only:
+            return 0
         process, run = live_run(host)
         command, usage = bare_command(host, run), memory(host, run)
         host.anchorctl("stop", "--all")
