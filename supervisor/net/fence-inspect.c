@@ -213,7 +213,7 @@ int fence_check_warden(char **ret_reason) {
 }
 
 int fence_count_in_force(int ifindex, bool *ret_first) {
-        LIBBPF_OPTS(bpf_prog_query_opts, opts);
+        struct bpf_prog_query_opts opts = { .sz = sizeof(opts) };
         uint32_t ids[MAX_PROGRAMS];
         FenceIdentity pinned, found;
         int r, n = 0;

@@ -91,7 +91,7 @@ static int explain(char **ret_reason, int error, const char *what, const char *n
 /* ---- attaching ---- */
 
 static int attach(const Device *device) {
-        LIBBPF_OPTS(bpf_link_create_opts, opts, .flags = BPF_F_BEFORE); /* before all others */
+        struct bpf_link_create_opts opts = { .sz = sizeof(opts), .flags = BPF_F_BEFORE }; /* before all others */
         _cleanup_free_ char *path = NULL;
         _cleanup_fd_ int prog_fd = -1, link_fd = -1;
 
