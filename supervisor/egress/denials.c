@@ -4,6 +4,7 @@
  * A table of kinds by hash, for a guest chooses how many there are; and one count for each run of how many of them are its.
  */
 
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -128,6 +129,7 @@ static void forget(Denials *d, Kind **at) {
         Kind *k = *at;
         RunKinds **run = find_run(d, k->denial.run), *gone = *run;
 
+        assert(gone); /* each kind is counted */
         *at = k->next;
         d->n_kinds--;
         if (--gone->n_kinds == 0) {

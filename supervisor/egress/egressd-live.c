@@ -15,6 +15,7 @@
  * denied keeps its synthetic address, which leads nowhere.
  */
 
+#include <assert.h>
 #include <errno.h>
 #include <string.h>
 
@@ -177,6 +178,7 @@ int egressd_on_amend(IpcCall *call, json_t *params, void *userdata) {
                 json_reader_fail(&reader, "", "rule", "is longer than %d bytes", RULE_MAX);
         if (reader.failed)
                 return egressd_refuse_bad_input(call, &reader);
+        assert(id && rule); /* required */
 
         run = find_run(e, call, id);
         if (!run)

@@ -7,9 +7,10 @@
   - where the time of such a run goes;
   - the memory (PSS) of each process while one run idles;
   - what an egress decision costs with 10, 1,000 and 100,000 rules, as ratios, and how long so many take to load (bench-policy.c);
-  - connect() with and without the fence's programs, as a ratio.
+  - connect() with and without the fence's programs, as a ratio;
+  - names answered a second, and what a passed-through connection costs (egress.py).
 
-    bench.py [--rounds N] [--only policy|connects]
+    bench.py [--rounds N] [--only policy|connects|egress]
 """
 
 import argparse
@@ -28,6 +29,7 @@ import time
 
 TOP = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(TOP / "tests" / "world"), str(TOP / "tests" / "integration")]
+import egress  # noqa: E402
 import guestchannel  # noqa: E402
 import host as hosting  # noqa: E402
 import inside  # noqa: E402
@@ -204,7 +206,7 @@ def show_connects(plain, fenced):
 def main():
     parser = argparse.ArgumentParser(description="figures of one run")
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--only", choices=["policy", "connects"], help="one part of it")
+    parser.add_argument("--only", choices=["policy", "connects", "egress"], help="one part of it")
     arguments = parser.parse_args()
     if arguments.only == "policy":
         policy()
@@ -213,9 +215,12 @@ def main():
     build.mkdir(parents=True, exist_ok=True)
     world = worlds.World(build / "world")
     world.start()
-    host = hosting.start_in_world("bench", world)
+    host = hosting.start_in_world("bench", world, hosting.load_policies(TOP / "tests" / "integration" / "policy"))
     try:
-        show_connects(*connects(host, max(arguments.rounds, 5)))
+        if arguments.only != "egress":
+            show_connects(*connects(host, max(arguments.rounds, 5)))
+        if arguments.only != "connects":
+            egress.figures(host)
         if arguments.only:
             return 0
         process, run = live_run(host)
