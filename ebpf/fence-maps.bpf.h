@@ -58,10 +58,11 @@ struct {
         __type(value, __u64);
 } verdicts SEC(".maps") __weak;
 
+/* Whose counts nobody reads and drops (an import's, the doctor's) make room for new ones: in a full map without that, every later run
+ * would have counted nothing. A run has FENCE_N_VERDICTS entries at most, so none drives out another's. */
 struct {
-        __uint(type, BPF_MAP_TYPE_PERCPU_HASH);
+        __uint(type, BPF_MAP_TYPE_LRU_PERCPU_HASH);
         __uint(max_entries, FENCE_MAX_RUN_VERDICTS);
-        __uint(map_flags, BPF_F_NO_PREALLOC);
         __type(key, struct fence_count_key);
         __type(value, __u64);
 } run_verdicts SEC(".maps") __weak;

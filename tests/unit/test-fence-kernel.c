@@ -10,6 +10,7 @@
 
 #include <arpa/inet.h>
 #include <bpf/bpf.h>
+#include <bpf/libbpf.h>
 #include <fcntl.h>
 #include <linux/ipv6.h>
 #include <net/if.h>
@@ -832,6 +833,28 @@ static void test_counts_by_run(void **state) {
         assert_int_equal(after[FENCE_CONNECT_NO_GRANT], 0);
 }
 
+/* More runs than there is room for, whose counts nobody dropped: those of the next one are kept all the same. */
+static void test_counts_of_many_runs(void **state) {
+        Target never = { "169.254.169.254", 80, SOCK_STREAM };
+        _cleanup_fd_ int map = bpf_obj_get(FENCE_PRIVATE_DIR "/run_verdicts");
+        _cleanup_free_ uint64_t *values = NULL;
+        uint64_t counts[FENCE_N_VERDICTS];
+
+        assert_true(map >= 0);
+        values = calloc((size_t) libbpf_num_possible_cpus(), sizeof(*values));
+        assert_non_null(values);
+        for (uint64_t i = 0; i < 2 * FENCE_MAX_RUN_VERDICTS; i++) {
+                struct fence_count_key key = { .cgroup_id = UINT64_C(1) << 40 | i, .verdict = FENCE_TESTED };
+
+                assert_int_equal(bpf_map_update_elem(map, &key, values, BPF_NOEXIST), 0);
+        }
+
+        assert_int_equal(fence_counts_drop(cgroup_id(child_a)), 0);
+        assert_int_equal(in_cgroup(child_a, deed_connect, &never), EPERM);
+        assert_int_equal(fence_counts_read(cgroup_id(child_a), counts), 0);
+        assert_int_equal(counts[FENCE_CONNECT_NEVER], 1);
+}
+
 /* ---- at the device ---- */
 
 static bool is_connect_or_packet(const FenceHook *hook) {
@@ -931,6 +954,7 @@ int main(void) {
                 T(test_listen_unbound),
                 T(test_options),
                 T(test_counts_by_run),
+                T(test_counts_of_many_runs),
                 T(test_uplink_alone),
                 T(test_uplink_asks_for_grants),
         };
