@@ -9,6 +9,7 @@
 #include <libnftnl/expr.h>
 #include <libnftnl/rule.h>
 #include <libnftnl/set.h>
+#include <libnftnl/table.h>
 #include <linux/netfilter.h>
 #include <linux/netfilter/nf_tables.h>
 #include <linux/netfilter/nfnetlink.h>
@@ -135,6 +136,22 @@ static int on_rule_text(const struct nlmsghdr *nlh, void *userdata) {
         return r < 0 ? MNL_CB_ERROR : MNL_CB_OK;
 }
 
+/* With its flags: the chains of a dormant table look like any others, and see no packet. */
+static int on_table_text(const struct nlmsghdr *nlh, void *userdata) {
+        struct nftnl_table *table = nftnl_table_alloc();
+        FILE *f = userdata;
+        int r;
+
+        if (!table)
+                return MNL_CB_ERROR;
+        r = nftnl_table_nlmsg_parse(nlh, table);
+        if (r >= 0)
+                fprintf(f, "table %u %s flags %u\n", nftnl_table_get_u32(table, NFTNL_TABLE_FAMILY), nftnl_table_get_str(table, NFTNL_TABLE_NAME),
+                        nftnl_table_get_u32(table, NFTNL_TABLE_FLAGS));
+        nftnl_table_free(table);
+        return r < 0 ? MNL_CB_ERROR : MNL_CB_OK;
+}
+
 static int on_chain_text(const struct nlmsghdr *nlh, void *userdata) {
         struct nftnl_chain *chain = nftnl_chain_alloc();
         FILE *f = userdata;
@@ -156,7 +173,9 @@ static int on_chain_text(const struct nlmsghdr *nlh, void *userdata) {
 int run_ruleset_describe(FILE *f) {
         int r;
 
-        r = dump(NFT_MSG_GETCHAIN, NFPROTO_UNSPEC, on_chain_text, f);
+        r = dump(NFT_MSG_GETTABLE, NFPROTO_UNSPEC, on_table_text, f);
+        if (r >= 0)
+                r = dump(NFT_MSG_GETCHAIN, NFPROTO_UNSPEC, on_chain_text, f);
         return r < 0 ? r : dump(NFT_MSG_GETRULE, NFPROTO_UNSPEC, on_rule_text, f);
 }
 

@@ -47,7 +47,8 @@ def in_netns(host, run, command):
 DAMAGE = {
     "rules flushed": ("nft flush ruleset", "missing: "),
     "rule added": ("nft insert rule inet anchorhold guest accept", "there is: rule "),
-    "another table": ("nft 'add table ip x; add chain ip x c { type filter hook prerouting priority -300; }'", "there is: chain "),
+    "another table": ("nft 'add table ip x; add chain ip x c { type filter hook prerouting priority -300; }'", "there is: table "),
+    "table asleep": ("nft 'add table inet anchorhold { flags dormant; }'", "missing: table "),
     "route added": ("ip route add 192.0.2.0/24 via 10.255.255.2", "route family 2 to 24"),
     "device added": ("ip link add up0 type veth peer name up1", "there is: link "),
     "forwarding": ("sh -c 'echo 1 >/proc/sys/net/ipv4/ip_forward'", "ip_forward 0"),

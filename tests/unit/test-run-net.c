@@ -8,7 +8,11 @@
 
 #include <arpa/inet.h>
 #include <fcntl.h>
+#include <libnftnl/common.h>
+#include <libnftnl/table.h>
 #include <linux/if_tun.h>
+#include <linux/netfilter.h>
+#include <linux/netfilter/nf_tables.h>
 #include <linux/virtio_net.h>
 #include <net/ethernet.h>
 #include <net/if.h>
@@ -32,6 +36,8 @@
 #include <sys/wait.h>
 #include <cmocka.h>
 
+#include "net/check.h"
+#include "net/netlink.h"
 #include "net/run-net.h"
 #include "net/run-ruleset.h"
 #include "util/cleanup.h"
@@ -415,6 +421,57 @@ static void test_again(void **state) {
         print_message("up: %lu us\n", (unsigned long) (time_monotonic() - start));
 }
 
+/* ---- the agreement check ---- */
+
+/* Of the table in the calling process's namespace. */
+static void set_table_flags(uint32_t flags) {
+        _cleanup_(netlink_closep) struct mnl_socket *nl = NULL;
+        struct nftnl_table *table = nftnl_table_alloc();
+        char buffer[NETLINK_MESSAGE_SIZE];
+        size_t size = 0;
+
+        assert_non_null(table);
+        assert_int_equal(nftnl_table_set_str(table, NFTNL_TABLE_NAME, RUN_RULESET_TABLE), 0);
+        nftnl_table_set_u32(table, NFTNL_TABLE_FLAGS, flags);
+        size += nftnl_batch_begin(buffer, 1)->nlmsg_len;
+        nftnl_table_nlmsg_build_payload(nftnl_nlmsg_build_hdr(buffer + size, NFT_MSG_NEWTABLE, NFPROTO_INET, NLM_F_ACK, 2), table);
+        size += ((struct nlmsghdr *) (buffer + size))->nlmsg_len;
+        size += nftnl_batch_end(buffer + size, 3)->nlmsg_len;
+        nftnl_table_free(table);
+
+        assert_int_equal(netlink_open(&nl, NETLINK_NETFILTER), 0);
+        assert_int_equal(netlink_talk(nl, buffer, size, 1), 0);
+}
+
+static bool disagrees(CheckTwin *w, char reason[static 256]) {
+        CheckTable t = {};
+
+        (void) check_guest(w, RUN, &t);
+        return check_disagrees(&t, reason, 256);
+}
+
+/* The twin denies and allows as it shall, and the run's namespace is like it, as long as nobody changes that. */
+static void test_agreement(void **state) {
+        _cleanup_(check_twin_freep) CheckTwin *w = NULL;
+        CheckTable t = {};
+        char reason[256];
+
+        if (check_twin_new(&w, &t) < 0 || disagrees(w, reason))
+                fail_msg("%s%s", t.reason, t.reason[0] ? "" : reason);
+
+        /* its chains and rules are all there, but see no packet */
+        assert_int_equal(run_net_enter(RUN), 0);
+        set_table_flags(NFT_TABLE_F_DORMANT);
+        must(setns(home, CLONE_NEWNET));
+        assert_true(disagrees(w, reason));
+        assert_non_null(strstr(reason, "not as it was made"));
+
+        assert_int_equal(run_net_enter(RUN), 0);
+        set_table_flags(0);
+        must(setns(home, CLONE_NEWNET));
+        assert_false(disagrees(w, reason));
+}
+
 int main(void) {
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
         const struct CMUnitTest tests[] = {
@@ -428,6 +485,7 @@ int main(void) {
                 T(test_spoofed),
                 T(test_flood_is_bounded),
                 T(test_again),
+                T(test_agreement),
         };
 
         return cmocka_run_group_tests(tests, group_setup, NULL);
