@@ -31,6 +31,9 @@ struct fence_key {
         __u8 zero[5];
 };
 
+/* Set in the ids of the grants that the agreement check makes for itself (net/check-cgroup.c); egressd counts from the bottom. */
+#define FENCE_CHECK_ID (1ULL << 63)
+
 /* Value of `grants`. */
 struct fence_grant {
         __u64 id;         /* never 0, never used twice during one boot */

@@ -210,7 +210,7 @@ static int adopt_entries(GrantMap *m) {
                 if (r < 0)
                         return r;
 
-                if (id >= m->next_id)
+                if (id >= m->next_id && !(id & FENCE_CHECK_ID)) /* such a one is random, and not from our count */
                         m->next_id = id + 1;
         }
 }

@@ -220,6 +220,24 @@ static void test_adopt(void **state) {
         assert_int_equal(fakes[GRANTS].n, 0);
 }
 
+/* What the agreement check left when it was killed is closed, and its random id does not become ours to count from. */
+static void test_of_the_check(void **state) {
+        _cleanup_(grant_map_freep) GrantMap *m = NULL;
+        struct fence_key key = { .cgroup_id = 9, .port = htons(9), .protocol = IPPROTO_UDP };
+        uint64_t id = FENCE_CHECK_ID | 5, own;
+
+        assert_int_equal(grant_map_open(&m, "/x"), 0);
+        own = add(m, 7, "203.0.113.5", 443, 100);
+        m = grant_map_free(m);
+
+        assert_int_equal(bpf_map_update_elem(fake_fds[LIVE], &id, &key, BPF_ANY), 0);
+        assert_int_equal(grant_map_open(&m, "/x"), 0);
+        assert_int_equal(grant_map_settle(m), 2);
+        assert_int_equal(fakes[LIVE].n, 0);
+        id = add(m, 7, "203.0.113.5", 443, 200);
+        assert_true(id > own && id < FENCE_CHECK_ID);
+}
+
 /* A grant that cannot be opened leaves alone what is there. */
 static void test_full_after_a_crash(void **state) {
         _cleanup_(grant_map_freep) GrantMap *m = NULL;
@@ -278,6 +296,7 @@ int main(void) {
                 cmocka_unit_test_setup(test_share, setup),
                 cmocka_unit_test_setup(test_revoke_cgroup, setup),
                 cmocka_unit_test_setup(test_adopt, setup),
+                cmocka_unit_test_setup(test_of_the_check, setup),
                 cmocka_unit_test_setup(test_full_after_a_crash, setup),
                 cmocka_unit_test_setup(test_full, setup),
                 cmocka_unit_test_setup(test_refused, setup),
