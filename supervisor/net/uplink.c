@@ -19,6 +19,7 @@
 
 typedef struct Device {
         int index;
+        bool again; /* could not be attached to: it counts as not seen */
         char name[IFNAMSIZ];
 } Device;
 
@@ -118,6 +119,13 @@ static bool is_listed(const Devices *d, long index) {
         return false;
 }
 
+static bool is_seen(const Devices *d, int index) {
+        for (size_t i = 0; i < d->n; i++)
+                if (d->list[i].index == index)
+                        return !d->list[i].again;
+        return false;
+}
+
 static void remove_old_pins(const Devices *d) {
         _cleanup_dir_ DIR *dir = opendir(FENCE_LINKS_DIR);
         struct dirent *de;
@@ -159,15 +167,17 @@ int uplinks_attach(Uplinks *u, size_t *ret_attached, char **ret_reason) {
         for (size_t i = 0; i < devices.n; i++) {
                 bool first;
 
-                if (is_listed(&u->seen, devices.list[i].index))
+                if (is_seen(&u->seen, devices.list[i].index))
                         continue;
                 r = fence_count_in_force(devices.list[i].index, &first);
                 if (r == 0) {
                         r = attach(&devices.list[i]);
                         n_attached += r >= 0;
                 }
-                if (r < 0 && !is_gone(r))
+                if (r < 0 && !is_gone(r)) {
+                        devices.list[i].again = true;
                         result = explain(ret_reason, r, "cannot attach program uplink to ", devices.list[i].name);
+                }
         }
 
         remove_old_pins(&devices);

@@ -130,8 +130,10 @@ static int look(Warden *w, bool first) {
         else
                 say_in_force(w, first);
 
-        if (r < 0 && first)
+        if (r < 0 && first) {
+                write_state(reason ?: "cannot write map checked"); /* or what an earlier life said would stand there */
                 return log_error_errno(r, "the fence is not in force: %s", reason ?: "cannot write map checked");
+        }
         return 0;
 }
 
