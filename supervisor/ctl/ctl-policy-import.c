@@ -245,7 +245,17 @@ static int add_allow(Import *i, const Domain *d, json_t *rules) {
         return rule ? json_array_append(rules, rule) : -ENOMEM;
 }
 
-/* A host that is not to be inspected below a wildcard that is: a rule of its own, with the wildcard's ports. */
+static void remove_denied_ports(const Import *i, const Domain *d, json_t *ports) {
+        for (size_t k = json_array_size(ports); k-- > 0;) {
+                const json_t *p = json_array_get(ports, k);
+
+                if (is_denied(i, d, (uint16_t) json_integer_value(json_is_object(p) ? json_object_get(p, "port") : p)))
+                        (void) json_array_remove(ports, k);
+        }
+}
+
+/* A host that is not to be inspected below a wildcard that is: a rule of its own, with the wildcard's ports. It beats denials by
+ * wildcards, so that the ports which one of these denies are not among them. */
 static int add_exclusions(Import *i, json_t *rules) {
         for (size_t k = 0; i->inspect && k < i->excluded.n; k++) {
                 const Domain *x = &i->excluded.list[k], *wide = NULL;
@@ -259,7 +269,8 @@ static int add_exclusions(Import *i, json_t *rules) {
                 if (!own && wide && is_first(&i->excluded, x)) {
                         _cleanup_json_ json_t *ports = ports_of(i, wide);
 
-                        if (!ports || (json_array_size(ports) > 0 && !is_denied(i, x, 443) &&
+                        remove_denied_ports(i, x, ports);
+                        if (!ports || (json_array_size(ports) > 0 &&
                                        json_array_append_new(rules, json_pack("{s:s, s:O}", "name", x->pattern, "ports", ports)) < 0))
                                 return -ENOMEM;
                 }

@@ -243,17 +243,18 @@ static void test_import(void **state) {
         assert_int_equal(CTL("policy", "import", "/nowhere"), CTL_NOT_FOUND);
 }
 
-/* Inspection where it was asked for, but for hosts that are excluded. */
+/* Inspection where it was asked for, but for hosts that are excluded. Those still get no port that a denial takes. */
 static void test_import_inspection(void **state) {
-        const char *settings = put("srt.json", "{'network': {'allowedDomains': ['api.example.org', '*.example.net'], 'deniedDomains': [],"
-                                               " 'tlsTerminate': {'excludeDomains': ['pinned.example.net'], 'caCertPath': '/x', 'caKeyPath': '/y'}}}");
+        const char *settings = put("srt.json", "{'network': {'allowedDomains': ['api.example.org', '*.example.net'], 'deniedDomains': ['*.half.example.net:80'],"
+                                               " 'tlsTerminate': {'excludeDomains': ['pinned.example.net', 'a.half.example.net'], 'caCertPath': '/x', 'caKeyPath': '/y'}}}");
         char a[300], b[300];
 
         assert_int_equal(CTL("policy", "import", settings), CTL_OK);
         assert_has(err, "caKeyPath");
         assert_lacks(err, "excludeDomains");
         tree_put(&tree, "imported.json", out);
-        (void) put("cases", "inspect api.example.org:443\ninspect x.example.net:443\npass pinned.example.net:443\n");
+        (void) put("cases", "inspect api.example.org:443\ninspect x.example.net:443\npass pinned.example.net:443\npass pinned.example.net:80\n"
+                            "pass a.half.example.net:443\ndeny a.half.example.net:80\n");
         (void) snprintf(a, sizeof(a), "%s/imported.json", tree.root);
         (void) snprintf(b, sizeof(b), "%s/cases", tree.root);
         if (CTL("policy", "test", a, b) != CTL_OK)
