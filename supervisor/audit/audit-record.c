@@ -69,10 +69,6 @@ static const struct {
         [AUDIT_HASH]       = { "ANCHORHOLD_HASH" },
 };
 
-const char *audit_field_name(AuditField field) {
-        return fields[field].name;
-}
-
 void audit_record_done(AuditRecord *r) {
         for (size_t i = 0; i < _AUDIT_FIELDS; i++)
                 free(r->value[i]);

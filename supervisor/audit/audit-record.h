@@ -56,5 +56,3 @@ int audit_record_check(AuditRecord *r, const char **ret_reason);
 int audit_record_text(const AuditRecord *r, char **ret_text, size_t *ret_size);
 /* The reverse, for what audit_record_text() made. -EBADMSG if it is not that. */
 int audit_record_parse(const char *text, size_t size, AuditRecord *ret);
-
-const char *audit_field_name(AuditField field);

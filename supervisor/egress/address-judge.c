@@ -20,6 +20,8 @@
 #include "egress/address.h"
 #include "util/cleanup.h"
 
+enum { EMBEDDED_MAX = 5 };
+
 typedef struct SpecialRange {
         AddressRange range;
         bool global;
@@ -138,7 +140,9 @@ static void add_bytes(const Address *a, const uint8_t at[4], uint8_t flip, Addre
         (*next)++;
 }
 
-size_t address_embedded_ipv4(const Address *a, Address ret[static ADDRESS_EMBEDDED_MAX]) {
+/* The IPv4 addresses inside an IPv4-mapped, -compatible or -translated (RFC 2765), NAT64 (RFC 6052, RFC 8215), 6to4, Teredo or ISATAP address: how
+ * many. A local-use NAT64 prefix may be read with four lengths, and Teredo names a server and a client. */
+static size_t find_embedded(const Address *a, Address ret[static EMBEDDED_MAX]) {
         /* RFC 6052, 2.2: where the address is behind prefixes of 96, 64, 56 and 48 bits; byte 8 is always zero */
         static const uint8_t last[] = { 12, 13, 14, 15 }, behind_64[] = { 9, 10, 11, 12 }, behind_56[] = { 7, 9, 10, 11 },
                              behind_48[] = { 6, 7, 9, 10 }, second[] = { 2, 3, 4, 5 }, fifth[] = { 4, 5, 6, 7 };
@@ -194,11 +198,11 @@ static bool is_own(const Address *a, const Address *own, size_t n_own) {
  * having none that could be. The operator's networks name addresses as they are, not wrapped ones. */
 static AddressVerdict judge_embedded(const Address *a, const Address *own, size_t n_own) {
         AddressVerdict verdict = ADDRESS_GLOBAL;
-        Address inner[ADDRESS_EMBEDDED_MAX];
+        Address inner[EMBEDDED_MAX];
         bool any = false;
         size_t n;
 
-        n = address_embedded_ipv4(a, inner);
+        n = find_embedded(a, inner);
         for (size_t i = 0; i < n; i++) {
                 AddressVerdict v = address_judge(&inner[i], own, n_own, NULL, 0);
 

@@ -10,7 +10,6 @@
 
 enum {
         ADDRESS_TEXT_SIZE = 46,
-        ADDRESS_EMBEDDED_MAX = 5,
 };
 
 /* AF_INET uses the first four bytes; the others are zero. Network byte order. */
@@ -40,10 +39,6 @@ const char *address_format(const Address *a, char ret[static ADDRESS_TEXT_SIZE])
 Address address_from_ipv4(uint32_t host_order);
 bool address_equal(const Address *a, const Address *b);
 bool address_in_range(const Address *a, const AddressRange *range);
-
-/* The IPv4 addresses inside an IPv4-mapped, -compatible or -translated (RFC 2765), NAT64 (RFC 6052, RFC 8215), 6to4, Teredo or ISATAP address: how
- * many. A local-use NAT64 prefix may be read with four lengths, and Teredo names a server and a client. */
-size_t address_embedded_ipv4(const Address *a, Address ret[static ADDRESS_EMBEDDED_MAX]);
 
 /* May this address be connected to? `own` are the host's addresses, `networks` what the operator admits in host.json.
  * Metadata and own addresses are never admitted; neither are loopback, link-local, unspecified, multicast and synthetic ones. */

@@ -30,14 +30,6 @@ static int deny(Egressd *e, EgressRun *run, IpcCall *call, const Question *quest
         return egressd_answer(call, "deny", v->reason, v->rule, v->name, NULL, 0, NULL);
 }
 
-static int refuse_bad_input(IpcCall *call, JsonReader *r) {
-        int k;
-
-        k = ipc_call_error(call, "BadInput", json_pack("{s:s?, s:s?}", "pointer", r->pointer, "reason", r->reason));
-        json_reader_done(r);
-        return k;
-}
-
 /* A name that was never looked up (CONNECT) counts against the budgets like one that was. */
 static int admit(Egressd *e, EgressRun *run, Verdict *v) {
         uint32_t address;
@@ -63,7 +55,7 @@ static int look(IpcCall *call, json_t *params, void *userdata) {
         int r;
 
         if (!question_read(&reader, params, true, &question))
-                return refuse_bad_input(call, &reader);
+                return egressd_refuse_bad_input(call, &reader);
 
         question_decide(e, run, &question, &v);
         if (!v.reason) {
@@ -106,7 +98,7 @@ static int ask(IpcCall *call, json_t *params, void *userdata) {
         int r;
 
         if (!question_read(&reader, params, false, &question))
-                return refuse_bad_input(call, &reader);
+                return egressd_refuse_bad_input(call, &reader);
 
         question_decide(e, run, &question, &v);
         if (!v.reason)
@@ -150,7 +142,7 @@ int egressd_on_done(IpcCall *call, json_t *params, void *userdata) {
         (void) json_read_uint(&reader, params, "", "bytes_out", JSON_F_REQUIRED, 0, INT64_MAX, &out);
         (void) json_read_uint(&reader, params, "", "duration_us", JSON_F_REQUIRED, 0, INT64_MAX, &duration);
         if (reader.failed)
-                return refuse_bad_input(call, &reader);
+                return egressd_refuse_bad_input(call, &reader);
 
         run = egress_state_find(e->state, peer->run);
         g = run ? egress_run_find_grant(run, id, peer->cgroup_id) : NULL;

@@ -9,16 +9,8 @@ static const char *const layers[CHECK_N_LAYERS] = { "guest-network", "cgroup", "
 static const char *const probes[CHECK_N_PROBES] = { "metadata", "loopback", "host-address", "unlisted-name", "unlisted-port", "allowed-control" };
 static const char *const results[] = { "not tried", "denied", "allowed" };
 
-const char *check_layer_name(CheckLayer l) {
-        return layers[l];
-}
-
 const char *check_probe_name(CheckProbe p) {
         return probes[p];
-}
-
-const char *check_result_name(CheckResult r) {
-        return results[r];
 }
 
 int check_fail(CheckTable *t, int error, const char *format, ...) {

@@ -42,9 +42,7 @@ typedef struct CheckTable {
         char reason[240]; /* why a layer is not what it was made as, or could not be asked; "" if none is so */
 } CheckTable;
 
-const char *check_layer_name(CheckLayer l);
 const char *check_probe_name(CheckProbe p);
-const char *check_result_name(CheckResult r);
 
 /* Notes why; the first reason stays. Returns error. */
 int check_fail(CheckTable *t, int error, const char *format, ...) __attribute__((__format__(__printf__, 3, 4)));

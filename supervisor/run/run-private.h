@@ -101,7 +101,6 @@ void run_schedule(Run *r);
 int run_boot_connect(Run *r);
 void run_boot_greet(Run *r);
 void run_boot_lost(Run *r);
-json_t *run_guest_facts(Run *r);
 
 /* run-guest.c */
 void run_put_text(Run *r, const char *path, const char *text, bool append, RunStage then);
