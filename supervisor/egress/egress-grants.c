@@ -106,21 +106,20 @@ void egress_run_grants_done(EgressRun *run) {
 }
 
 int egress_run_add_grant(EgressState *s, EgressRun *run, const char *unit, uint64_t cgroup, const char *name, uint16_t port,
-                         const char *rule, const Address *addresses, const uint64_t *fence, size_t n_fence, EgressGrant **ret) {
+                         const char *rule, const Address *addresses, size_t n_addresses, EgressGrant **ret) {
         _cleanup_(grant_freep) EgressGrant *g = NULL;
         _cleanup_free_ char *text = NULL;
         int r;
 
-        if (run->n_grants >= RUN_GRANTS_MAX || n_fence > GRANT_ADDRESSES_MAX)
+        if (run->n_grants >= RUN_GRANTS_MAX || n_addresses > GRANT_ADDRESSES_MAX)
                 return -ENOSPC;
 
         r = grant_new(&g, run, unit, cgroup, name, port, rule);
         if (r < 0)
                 return r;
-        memcpy(g->fence, fence, n_fence * sizeof(*fence));
-        memcpy(g->addresses, addresses, n_fence * sizeof(*addresses));
-        g->n_fence = g->n_addresses = n_fence;
-        text = addresses_to_text(addresses, n_fence);
+        memcpy(g->addresses, addresses, n_addresses * sizeof(*addresses));
+        g->n_addresses = n_addresses;
+        text = addresses_to_text(addresses, n_addresses);
         if (!text)
                 return -ENOMEM;
 

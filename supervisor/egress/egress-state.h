@@ -100,9 +100,9 @@ int egress_run_admit_name(EgressState *s, EgressRun *run, const char *name, uint
 const char *egress_run_name_of(const EgressRun *run, const Address *address);
 size_t egress_run_count_names(const EgressRun *run);
 
-/* -ENOSPC beyond RUN_GRANTS_MAX. `fence` are ids of the map, one for each address. */
+/* -ENOSPC beyond RUN_GRANTS_MAX. The map, and g->fence, are the caller's business. */
 int egress_run_add_grant(EgressState *s, EgressRun *run, const char *unit, uint64_t cgroup, const char *name, uint16_t port,
-                         const char *rule, const Address *addresses, const uint64_t *fence, size_t n_fence, EgressGrant **ret);
+                         const char *rule, const Address *addresses, size_t n_addresses, EgressGrant **ret);
 /* The request that was decided last under it, or NULL. */
 int egress_grant_set_request(EgressGrant *g, const char *method, const char *path);
 EgressGrant *egress_run_find_grant(EgressRun *run, uint64_t id, uint64_t cgroup);

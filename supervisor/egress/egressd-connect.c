@@ -8,8 +8,8 @@
  *   agree     what the connection says about itself against that name
  *   resolve   on the host, only now, and only what may be connected to
  *   judge     each address; those that fail are left out, and if none is left the reason is theirs
+ *   record    the audit log has it, and the database
  *   grant     each address in the fence's map, for the asker's cgroup
- *   record    the audit log has it
  *   answer    only now
  *
  * The steps up to "agree" are plain functions over a Question (egressd-question.c); from "resolve" on an EgressRequest carries

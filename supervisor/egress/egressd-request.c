@@ -161,7 +161,7 @@ static void request_deny(EgressRequest *q, const char *reason, const char *detai
         (void) request_free(q);
 }
 
-/* ---- grant, record, answer ---- */
+/* ---- record, grant, answer ---- */
 
 static void request_take_back(EgressRequest *q) {
         EgressGrant *g = q->run ? egress_run_find_grant(q->run, q->grant_id, ipc_call_peer(q->call)->cgroup_id) : NULL;
@@ -171,6 +171,31 @@ static void request_take_back(EgressRequest *q) {
         for (size_t i = 0; i < g->n_fence; i++)
                 (void) grant_map_release(q->egressd->map, g->fence[i]);
         egress_run_remove_grant(q->egressd->state, g);
+}
+
+/* Opens the fence to the addresses that are on record; the answer names those for which that went well. */
+static int request_open(EgressRequest *q) {
+        const Peer *peer = ipc_call_peer(q->call);
+        EgressGrant *g = egress_run_find_grant(q->run, q->grant_id, peer->cgroup_id);
+        uint64_t expires = time_boottime() + EGRESSD_GRANT_USEC;
+        int r = -ENOENT;
+
+        if (!g)
+                return -ENOENT; /* revoked meanwhile */
+
+        for (size_t i = 0; i < g->n_addresses; i++) {
+                const Address *a = &g->addresses[i];
+                int k;
+
+                k = grant_map_add(q->egressd->map, peer->cgroup_id, a->family, a->bytes, q->port, IPPROTO_TCP, expires, &g->fence[g->n_fence]);
+                if (k >= 0)
+                        g->n_fence++;
+                else {
+                        (void) json_array_remove(q->addresses, g->n_fence);
+                        r = k;
+                }
+        }
+        return g->n_fence > 0 ? 0 : r;
 }
 
 static void request_on_recorded(int r, void *userdata) {
@@ -190,6 +215,14 @@ static void request_on_recorded(int r, void *userdata) {
         if (!ipc_call_is_live(q->call)) {
                 request_take_back(q); /* whoever asked is gone */
                 (void) request_free(q);
+                return;
+        }
+
+        r = q->grant_id > 0 ? request_open(q) : 0;
+        if (r < 0) {
+                log_error_errno(r, "run %s: %s:%u cannot be granted", q->run->id, q->name, q->port);
+                request_take_back(q);
+                request_deny(q, "unavailable", strerror(-r));
                 return;
         }
 
@@ -216,45 +249,32 @@ static void request_record(EgressRequest *q) {
         }
 }
 
-static int request_grant(EgressRequest *q, const Address *addresses, size_t n) {
+/* What is to be granted is written down, under the number that the record names; the fence stays shut. */
+static int request_reserve(EgressRequest *q, const Address *addresses, size_t n) {
         const Peer *peer = ipc_call_peer(q->call);
-        uint64_t fence[GRANT_ADDRESSES_MAX], expires = time_boottime() + EGRESSD_GRANT_USEC;
-        Address granted[GRANT_ADDRESSES_MAX];
-        size_t n_fence = 0;
         EgressGrant *g;
-        int r = -EPERM;
+        int r;
 
+        if (n > GRANT_ADDRESSES_MAX)
+                n = GRANT_ADDRESSES_MAX;
         q->addresses = json_array();
         if (!q->addresses)
                 return -ENOMEM;
-
-        for (size_t i = 0; i < n && n_fence < GRANT_ADDRESSES_MAX; i++) {
+        for (size_t i = 0; i < n; i++) {
                 char text[ADDRESS_TEXT_SIZE];
 
-                r = grant_map_add(q->egressd->map, peer->cgroup_id, addresses[i].family, addresses[i].bytes, q->port, IPPROTO_TCP,
-                                  expires, &fence[n_fence]);
-                if (r < 0)
-                        continue;
-                granted[n_fence++] = addresses[i];
-                if (json_array_append_new(q->addresses, json_string(address_format(&addresses[i], text))) < 0) {
-                        r = -ENOMEM;
-                        break;
-                }
+                if (json_array_append_new(q->addresses, json_string(address_format(&addresses[i], text))) < 0)
+                        return -ENOMEM;
         }
 
-        if (n_fence > 0 && r != -ENOMEM)
-                r = egress_run_add_grant(q->egressd->state, q->run, peer->unit, peer->cgroup_id, q->name, q->port, q->rule, granted,
-                                         fence, n_fence, &g);
-        if (r >= 0 && n_fence > 0) {
-                q->grant_id = g->id;
-                r = egress_grant_set_request(g, q->asked_method, q->asked_path);
-        }
-        if (r < 0 && q->grant_id > 0)
+        r = egress_run_add_grant(q->egressd->state, q->run, peer->unit, peer->cgroup_id, q->name, q->port, q->rule, addresses, n, &g);
+        if (r < 0)
+                return r;
+        q->grant_id = g->id;
+        r = egress_grant_set_request(g, q->asked_method, q->asked_path);
+        if (r < 0)
                 request_take_back(q);
-        else if (r < 0)
-                for (size_t i = 0; i < n_fence; i++)
-                        (void) grant_map_release(q->egressd->map, fence[i]);
-        return r < 0 ? r : 0;
+        return r;
 }
 
 /* ---- resolve, judge ---- */
@@ -331,7 +351,7 @@ static void request_on_resolved(int r, const Address *addresses, size_t n, void 
                 return;
         }
 
-        r = request_grant(q, allowed, n_allowed);
+        r = request_reserve(q, allowed, n_allowed);
         if (r < 0) {
                 log_error_errno(r, "run %s: %s:%u cannot be granted", q->run->id, q->name, q->port);
                 request_deny(q, "unavailable", strerror(-r));

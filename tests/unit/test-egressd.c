@@ -37,7 +37,7 @@ enum { ENTRIES_MAX = 64 };
 
 static struct Fake {
         const char *name;
-        size_t key_size, value_size, n;
+        size_t key_size, value_size, n, limit;
         int fd;
         uint8_t keys[ENTRIES_MAX][64], values[ENTRIES_MAX][64];
 } fakes[] = {
@@ -73,8 +73,9 @@ int bpf_map_update_elem(int fd, const void *key, const void *value, __u64 flags)
         struct Fake *f = fake_of(fd);
         size_t i = fake_find(f, key);
 
-        if (i == f->n && f->n++ >= ENTRIES_MAX)
+        if (i == f->n && f->n >= f->limit)
                 return -E2BIG;
+        f->n += i == f->n;
         memcpy(f->keys[i], key, f->key_size);
         memcpy(f->values[i], value, f->value_size);
         return 0;
@@ -138,6 +139,7 @@ typedef struct World {
         unsigned n_beats;
         json_int_t revoked;
         unsigned n_lookups;
+        size_t n_granted_before;    /* when the record of a grant came */
 } World;
 
 static int on_append(IpcCall *call, json_t *params, void *userdata) {
@@ -146,6 +148,8 @@ static int on_append(IpcCall *call, json_t *params, void *userdata) {
         World *w = userdata;
         char *more;
 
+        if (strcmp(event, "egress.allow") == 0)
+                w->n_granted_before = n_granted();
         if (w->audit_refuses && strcmp(event, w->audit_refuses) == 0)
                 return ipc_call_refuse(call, "Unavailable", "full");
         more = text_format("%s%s\n", w->audited ?: "", text);
@@ -238,7 +242,7 @@ static int set_up(void **state) {
         own_world_reserve(2);
         assert_int_equal(system("rm -rf /var/lib/anchorhold/egress && mkdir -p /var/lib/anchorhold/egress"), 0);
         for (size_t i = 0; i < ELEMENTSOF(fakes); i++)
-                fakes[i].n = 0;
+                fakes[i].n = 0, fakes[i].limit = ENTRIES_MAX;
         w->as_run = RUN;
         w->as_role = PEER_PROXY;
         assert_int_equal(sd_event_new(&w->event), 0);
@@ -403,6 +407,8 @@ static void test_connect(void **state) {
         assert_string_equal(get(w, "verdict"), "pass");
         assert_string_equal(json_string_value(json_array_get(json_object_get(w->answer, "addresses"), 0)), "203.0.113.7");
         assert_int_equal(n_granted(), 1);
+        assert_int_equal(w->n_granted_before, 0); /* the kernel opened nothing that was not on record */
+        assert_int_equal(n_live(), 1);
         assert_non_null(strstr(w->audited, "egress.allow"));
         grant = json_integer_value(json_object_get(w->answer, "grant"));
         assert_true(grant > 0);
@@ -468,6 +474,11 @@ static void test_unrecorded(void **state) {
         assert_denied(w, "unavailable");
         assert_int_equal(n_granted(), 0);
         w->audit_refuses = NULL;
+        fakes[0].limit = 0; /* on record, and then there is no room */
+        connect_tls(w, good, "good.example.org");
+        assert_denied(w, "unavailable");
+        assert_int_equal(n_granted() + n_live(), 0);
+        fakes[0].limit = ENTRIES_MAX;
         connect_tls(w, good, "good.example.org");
         assert_string_equal(get(w, "verdict"), "pass");
 }
