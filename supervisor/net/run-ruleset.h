@@ -49,5 +49,5 @@ struct nftnl_set *run_ruleset_denied_set(void);
 /* How many packets met each rule so far. -EUCLEAN if the table has not as many rules as it was made with. */
 int run_ruleset_read_counters(uint64_t ret[static RUN_RULESET_N_RULES]);
 
-/* All chains and rules in the calling thread's namespace, also those of other tables, as text without what changes by itself. */
+/* All tables, chains and rules in the calling thread's namespace, also those of other tables, as text without what changes by itself. */
 int run_ruleset_describe(FILE *f);
