@@ -222,13 +222,16 @@ static void append_on_reply(IpcClient *ipc, const char *error, json_t *params, b
                 a->done(r, a->userdata); /* may free the client */
 }
 
+/* NULL without data: whoever could not make them (no memory, bytes that are no text) would get a record that says nothing. */
 static json_t *append_params(const char *event, const char *run, const char *item, const char *actor, json_t *data) {
-        _cleanup_json_ json_t *owned = data ?: json_object();
+        _cleanup_json_ json_t *owned = data, *params = NULL;
 
         /* jansson leaves out what is NULL with "*" */
-        return owned ? json_pack("{s:s, s:s*, s:s*, s:s*, s:O}", "event", event, "run", run, "item", item,
-                                 "actor", actor, "data", owned)
-                     : NULL;
+        if (owned)
+                params = json_pack("{s:s, s:s*, s:s*, s:s*, s:O}", "event", event, "run", run, "item", item, "actor", actor, "data", owned);
+        if (!params)
+                log_failure(event, -ENOMEM, NULL);
+        return TAKE_PTR(params);
 }
 
 /* `name` NULL: a ping. */

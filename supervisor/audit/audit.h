@@ -21,7 +21,7 @@ DEFINE_CLEANUP(AuditClient *, audit_client_free)
 typedef void (*AuditDone)(int r, void *userdata);
 
 /* Sends one event. run, item, actor may be NULL (actor: the caller's own unit). `data` is taken over,
- * also on failure; NULL is {}. `done` may be NULL: then a failure is only logged. A negative return: nothing
+ * also on failure; NULL, as a json_pack() that failed gives it, is -ENOMEM. `done` may be NULL: then a failure is only logged. A negative return: nothing
  * was sent, and `done` is not called. Events of one run (else of one item) are recorded in the order of these calls. A refused
  * event is logged here, with auditd's reason; that the action does not happen is the caller's part. */
 int audit_append(AuditClient *c, const char *event, const char *run, const char *item, const char *actor,
