@@ -115,7 +115,7 @@ def test_deny_all_without_a_part_of_the_fence(host, live, what):
         assert last_checked(host) == checked                   # ten seconds later nothing passes
     finally:
         give()
-    wait_for(lambda: fence_reason(host) == "", 10, lambda: fence_reason(host))
+    wait_for(lambda: fence_reason(host) == "", 20, lambda: fence_reason(host))
     comes_back(live)
     host.run("/usr/libexec/anchorhold/anchor-bpf --check")
 

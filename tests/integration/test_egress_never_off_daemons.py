@@ -75,11 +75,12 @@ def test_no_run_without_a_helper(host, program):
     host.run(f"mount --bind /dev/null {path}")
     try:
         item = host.anchorctl("submit", "--workflow", "exec-small", "--", "/bin/true").stdout.strip()
-        wait_for(lambda: host.show(item)["state"] not in ("submitted", "queued", "leased", "running") or host.show(item)["failures"], 40,
-                 lambda: json.dumps(host.show(item), indent=1))
-        said = json.dumps(host.show(item))
-        assert "running" not in [t["to"] for t in host.show(item)["history"]], said
-        assert "anchor-" in said
+        # its attempt ends in an error, or does not count when it was the fence that was missed
+        wait_for(lambda: any(run["outcome"] == "error" for run in host.show(item)["runs"]), 40, lambda: json.dumps(host.show(item), indent=1))
+        shown = host.show(item)
+        said = json.dumps(shown)
+        assert "running" not in [t["to"] for t in shown["history"]], said
+        assert program in shown["runs"][0]["reason"], said
     finally:
         host.run(f"umount {path}")
         host.anchorctl("stop", "--all", check=False)

@@ -136,6 +136,7 @@ for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
     if kind == socket.SOCK_STREAM: s.listen(8)
     socks.append(s)
 print("listening", flush=True)
+open("/listening", "w").close()
 end = time.time() + float(sys.argv[1])
 while time.time() < end:
     for s in select.select(socks, [], [], 0.5)[0]:
@@ -163,7 +164,7 @@ print("sent", flush=True)
 def test_two_runs_at_once_do_not_meet(host, world):
     """Same addresses, same ports, same names: a listener in one gets no byte from the other, and its own."""
     one = LiveRun(host, "exec-net", f"cat >/l.py <<'X'\n{LISTEN}\nX\ncat >/s.py <<'X'\n{SEND}\nX\n"
-                  "python3 /l.py 90 & sleep 1; python3 /s.py from-one 127.0.0.1 10.255.255.2; wait")
+                  "python3 /l.py 90 & until [ -e /listening ]; do sleep 0.1; done; python3 /s.py from-one 127.0.0.1 10.255.255.2; wait")
     one.await_line("listening")
     two = LiveRun(host, "exec-net", f"cat >/s.py <<'X'\n{SEND}\nX\n"
                   "python3 /s.py from-two 10.255.255.2 10.255.255.1 10.255.255.3 255.255.255.255 198.18.0.1 198.18.0.2 224.0.0.1; "
