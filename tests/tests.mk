@@ -13,9 +13,9 @@ integration: image-root templates ## integration tests on the booted image
 AGENT ?= pi
 
 .PHONY: demo
-demo: image-root templates ## one real agent fixes one real repository in one microVM (AGENT=pi or claude)
+demo: image-root templates ## one real agent fixes one real repository in one microVM (AGENT=pi or claude; KEEP=1: the host stays up until Enter)
 	@env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 TERM="$(TERM)" CACHE="$(CACHE)" PYTHONDONTWRITEBYTECODE=1 \
-		/usr/bin/python3 tests/demo/demo.py --agent "$(AGENT)"
+		/usr/bin/python3 tests/demo/demo.py --agent "$(AGENT)" $(if $(KEEP),--keep)
 
 .PHONY: bench
 bench: image-root templates ## figures of one run: cold start, where its time goes, memory; and of policy decisions

@@ -217,7 +217,7 @@ const char *spec_check_submission(const PolicyWorkflow *w, const Submission *s) 
                 return NULL;
         }
         if (!s->has_bundle || !s->base)
-                return "this workflow needs a repository: a seed bundle and its base commit";
+                return "this workflow needs a repository (--repo): a seed bundle and its base commit";
         if (!text_is_commit(s->base))
                 return "base is not a full commit id";
         return NULL;

@@ -231,6 +231,7 @@ static int on_list(sd_bus_message *m, void *userdata, sd_bus_error *ignored) {
         Call *c = userdata;
         UnitsListed listed = c->listed;
         void *listed_userdata = c->userdata;
+        const sd_bus_error *error = sd_bus_message_get_error(m);
         _cleanup_free_ UnitState *units = NULL;
         size_t n = 0;
         int r;
@@ -239,8 +240,10 @@ static int on_list(sd_bus_message *m, void *userdata, sd_bus_error *ignored) {
 
         units = calloc(UNITS_MAX, sizeof(*units));
         r = units ? 0 : -ENOMEM;
-        if (r >= 0 && sd_bus_message_is_method_error(m, NULL))
+        if (r >= 0 && error) {
+                log_line(LOG_WARNING, "systemd does not list units: %s", error->message ?: error->name);
                 r = -EIO;
+        }
         if (r >= 0)
                 r = read_units(m, units, &n);
         if (listed)

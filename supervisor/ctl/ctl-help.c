@@ -67,6 +67,21 @@ void ctl_print_help(Ctl *ctl) {
         (void) fputs("\n\"anchorctl VERB --help\" says more about a verb, anchorctl(1) about all.\n", ctl->out);
 }
 
+CtlExit ctl_no_verb(Ctl *ctl, int n_args, char *args[]) {
+        char verbs[128] = "";
+        size_t n = strlen(args[0]), end = 0;
+
+        for (CtlVerb v = 0; v < _VERBS && end < sizeof(verbs); v++)
+                if (strncmp(ctl_verbs[v].name, args[0], n) == 0 && ctl_verbs[v].name[n] == ' ')
+                        end += (size_t) snprintf(verbs + end, sizeof(verbs) - end, "%s%s", end > 0 ? ", " : "", ctl_verbs[v].name + n + 1);
+
+        if (end == 0)
+                return ctl_usage(ctl, "There is no verb \"%s\".", args[0]);
+        if (n_args < 2)
+                return ctl_usage(ctl, "After \"%s\" comes one of: %s.", args[0], verbs);
+        return ctl_usage(ctl, "There is no verb \"%s %s\"; after \"%s\" comes one of: %s.", args[0], args[1], args[0], verbs);
+}
+
 void ctl_print_verb_help(Ctl *ctl, CtlVerb verb) {
         const CtlVerbInfo *v = &ctl_verbs[verb];
 
@@ -87,7 +102,7 @@ CtlExit ctl_verb_help(Ctl *ctl) {
 
         verb = ctl_find_verb(&about, &words);
         if (verb == _VERBS)
-                return ctl_usage(ctl, "There is no verb \"%s\".", about.args[0]);
+                return ctl_no_verb(ctl, about.n_args, about.args);
 
         ctl_print_verb_help(ctl, verb);
         return CTL_OK;

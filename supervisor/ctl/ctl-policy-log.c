@@ -250,8 +250,14 @@ static CtlExit print_table(Ctl *ctl, const Records *records) {
         ctl_pager_open(ctl);
         if (table_rows(t) > 0)
                 table_print(t, ctl->out, ctl->columns, !ctl->o.no_legend);
-        if (!ctl->o.no_legend)
-                (void) fprintf(ctl->out, "%s%zu record%s, %zu of denials.\n", table_rows(t) > 0 ? "\n" : "", records->n,
+        if (ctl->o.no_legend)
+                return CTL_OK;
+        if (ctl->o.blocked && denied == 0)
+                (void) fputs("Nothing was refused.\n", ctl->out);
+        else if (ctl->o.blocked)
+                (void) fprintf(ctl->out, "\n%zu record%s of what was refused.\n", denied, denied == 1 ? "" : "s");
+        else
+                (void) fprintf(ctl->out, "%s%zu record%s, %zu of what was refused.\n", table_rows(t) > 0 ? "\n" : "", records->n,
                                records->n == 1 ? "" : "s", denied);
         return CTL_OK;
 }

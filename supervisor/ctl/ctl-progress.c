@@ -6,7 +6,7 @@
  * On a terminal it is one status line, there from the first second of silence on, drawn anew every second and taken
  * back before anything else is printed: ctl_progress_done() comes before every other line. Its width is asked for each
  * time, so that a resized terminal gets a line that fits. Where nothing can be taken back (a pipe, a file, TERM=dumb) it
- * is a line of its own after every ten seconds of silence. It goes to standard error only, whatever standard output is;
+ * is a line of its own before ten seconds of silence are full. It goes to standard error only, whatever standard output is;
  * not with --quiet, and not while a pager has the terminal.
  *
  * One activity is the outermost: what is done within it (the calls of "stop --all") does not start its clock anew.

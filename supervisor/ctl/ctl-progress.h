@@ -8,7 +8,7 @@
 
 enum {
         PROGRESS_TICK_USEC = 1000 * 1000,         /* who waits looks up so often */
-        PROGRESS_LINE_USEC = 10 * 1000 * 1000,    /* between two lines where nothing can be redrawn */
+        PROGRESS_LINE_USEC = 9 * 1000 * 1000,     /* between two lines where nothing can be redrawn: with a tick's delay ten seconds */
 };
 
 /* Nothing was said since silent_usec: is it time for a sign of life? `redraw`: the terminal takes a line back. */

@@ -75,6 +75,9 @@ char *ctl_record_text(const char *event, const json_t *data) {
         if (strcmp(event, "egress.registered") == 0 || strcmp(event, "egress.released") == 0)
                 (void) fprintf(f, "%s%s", strcmp(event, "egress.registered") == 0 ? "policy of workflow " : "policy withdrawn",
                                ctl_string(data, "workflow") ?: "");
+        else if (strcmp(event, "egress.totals") == 0)
+                (void) fprintf(f, "in all, %lld packet%s turned away by the guest's network", (long long) number(data, "rejected"),
+                               number(data, "rejected") == 1 ? "" : "s");
         else {
                 write_target(f, event, data);
                 write_detail(f, event, data);

@@ -293,8 +293,7 @@ CtlExit ctl_run(Ctl *ctl, int argc, char *argv[]) {
         if (ctl->o.n_args == 0)
                 return ctl_usage(ctl, "A verb is missing.");
         if (verb == _VERBS)
-                return ctl_usage(ctl, "There is no verb \"%s%s%s\".", ctl->o.args[0],
-                                 ctl->o.n_args > 1 ? " " : "", ctl->o.n_args > 1 ? ctl->o.args[1] : "");
+                return ctl_no_verb(ctl, ctl->o.n_args, ctl->o.args);
 
         info = &ctl_verbs[verb];
         ctl->verb = info->name;

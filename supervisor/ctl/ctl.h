@@ -132,6 +132,9 @@ CtlExit ctl_parse_options(Ctl *ctl, int argc, char *argv[]);
 /* The verb of the parsed arguments and the number of words it has; _VERBS if there is none such. */
 CtlVerb ctl_find_verb(const CtlOptions *o, int *ret_words);
 
+/* Says that these words name no verb, with those that could follow the first; returns CTL_USAGE. */
+CtlExit ctl_no_verb(Ctl *ctl, int n_args, char *args[]);
+
 /* Is every given option one that this verb takes? Says so if not. */
 CtlExit ctl_check_options(Ctl *ctl, CtlVerb verb);
 
@@ -150,7 +153,7 @@ void ctl_note(Ctl *ctl, const char *format, ...) _printf_(2, 3);
 
 /* ---- a sign of life (ctl-progress.c) ---- */
 
-/* What is being done right now: a status line on a terminal, replaced by the next; elsewhere a line, if there was nothing
+/* What is being done right now: a status line on a terminal, replaced by the next; elsewhere a line, before there was nothing
  * for ten seconds. To be called every PROGRESS_TICK_USEC while one waits; does nothing as long as it is too early. */
 void ctl_progress(Ctl *ctl, const char *format, ...) _printf_(2, 3);
 /* Takes the status line back. Comes before anything that is printed to either stream. */

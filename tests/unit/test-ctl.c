@@ -286,7 +286,14 @@ static void test_usage(void **state) {
         assert_has(fixture.err, "A verb is missing");
         assert_int_equal(CTL(S("frobnicate")), CTL_USAGE);
         assert_has(fixture.err, "no verb \"frobnicate\"");
+        assert_int_equal(CTL(S("frobnicate"), S("x")), CTL_USAGE);
+        assert_has(fixture.err, "no verb \"frobnicate\".");
         assert_int_equal(CTL(S("policy")), CTL_USAGE);
+        assert_has(fixture.err, "check, explain, test, import, log, allow, deny, reload.");
+        assert_int_equal(CTL(S("audit")), CTL_USAGE);
+        assert_has(fixture.err, "one of: verify.");
+        assert_int_equal(CTL(S("help"), S("policy")), CTL_USAGE);
+        assert_has(fixture.err, "check, explain,");
         assert_int_equal(CTL(S("policy"), S("nothing")), CTL_USAGE);
         assert_has(fixture.err, "policy nothing");
         assert_int_equal(CTL(S("list"), S("--nothing")), CTL_USAGE);
@@ -505,7 +512,9 @@ static void test_progress_lines(void **state) {
 
         assert_false(progress_is_due(500 * 1000, true));
         assert_true(progress_is_due(PROGRESS_TICK_USEC, true));
-        assert_false(progress_is_due(9 * 1000 * 1000, false));
+        assert_false(progress_is_due(8 * 1000 * 1000, false));
+        /* who looks up once a tick is never silent for more than ten seconds */
+        assert_true(progress_is_due(10 * 1000 * 1000 - PROGRESS_TICK_USEC, false));
         assert_true(progress_is_due(PROGRESS_LINE_USEC, false));
 }
 
@@ -720,6 +729,8 @@ static void test_records(void **state) {
                   "a.example.org:443: 1.5K in, 7B out, 350ms", false },
                 { "egress.deny", "{\"name\": \"a\\u001b[2J\", \"reason\": 7}", "a\\x1b[2J", true },
                 { "egress.deny", "{}", "?", true },
+                { "egress.totals", "{\"rejected\": 7, \"logged\": 5}", "in all, 7 packets turned away by the guest's network", false },
+                { "egress.totals", "{\"rejected\": 1}", "in all, 1 packet turned away by the guest's network", false },
         };
 
         for (size_t i = 0; i < ELEMENTSOF(cases); i++) {

@@ -332,21 +332,22 @@ static void test_tcp_limit(void **state) {
 /* A flood is answered, costs egressd a bounded number of questions, and is told as a number. */
 static void test_flood(void **state) {
         World *w = *state;
-        unsigned n_answers = 0, n_refused = 0;
+        unsigned n_answers = 0, n_refused = 0, i;
         uint64_t start = time_monotonic();
         uint8_t a[512];
 
-        for (unsigned i = 0; i < 2400; i++) {
+        /* a busy machine may need more of them until it is faster than DNS_RATE */
+        for (i = 0; i < 2400 || (n_refused == 0 && i < 24000); i++) {
                 send_query(w, (uint16_t) i, "good.example.org", TYPE_A);
                 /* as fast as they are answered: what the kernel drops is not what is tested */
-                while (n_answers < i + 1 && (i % 32 == 31 || i == 2399)) {
+                while (n_answers < i + 1 && i % 32 == 31) {
                         UNTIL(w->event, take(w, a) >= 0);
                         n_answers++;
                         n_refused += (a[3] & 15) != NOERROR;
                 }
         }
         assert_true(n_refused > 0);
-        assert_int_equal(w->n_asked, 2400 - n_refused);
+        assert_int_equal(w->n_asked, i - n_refused);
         assert_true(w->n_asked <= 2 * DNS_RATE + (time_monotonic() - start) * DNS_RATE / 1000000 + 1);
         UNTIL(w->event, w->n_told == n_refused);
 }
