@@ -71,20 +71,14 @@ def test_same_command_again_is_another_item(host, fixed):
     assert not {run["id"] for run in first["runs"]} & {run["id"] for run in second["runs"]}
 
 
-def test_a_guest_that_only_claims_success_does_not_get_there(host):
-    """make and the compiler were replaced: the check passes in that microVM, and fails in the second one."""
-    done = run_agent(host, "fix-once", TASK + " script:lie-about-tests", check=False)
+@pytest.mark.parametrize("script", ["lie-about-tests", "lie-about-everything"])
+def test_a_guest_that_only_claims_success_does_not_get_there(host, script):
+    """make and the compiler were replaced, then git and the shell as well: the check passes in that microVM, and fails in the second one."""
+    done = run_agent(host, "fix-once", f"{TASK} script:{script}", check=False)
     assert done.returncode == 1
     assert done.item["state"] in ("failed", "exhausted")
-    work, verify = done.item["runs"]
-    assert (work["stage"], work["outcome"], verify["stage"], verify["outcome"]) == ("work", "ok", "verify", "failed")
-    assert "in_review" not in [change["to"] for change in done.item["history"]]
-
-
-def test_a_guest_that_replaced_its_shell_and_git_does_not_get_there(host):
-    done = run_agent(host, "fix-once", TASK + " script:lie-about-everything", check=False)
-    assert done.returncode == 1
-    assert done.item["state"] in ("failed", "exhausted")
+    # the control: each lie was believed where it was told
+    assert [(run["stage"], run["outcome"]) for run in done.item["runs"]] == [("work", "ok"), ("verify", "failed")], done.item
     assert "in_review" not in [change["to"] for change in done.item["history"]]
 
 
