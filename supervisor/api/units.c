@@ -181,11 +181,24 @@ static int send_call(Units *u, const char *verb, const char *member, const char 
         return 0;
 }
 
+/*
+ * Was the same asked and not yet answered? polkit is asked about each call, so that an answer may take longer than a
+ * list of units; who looks at the list and asks anew each time would use up the replies that the bus allows to be pending.
+ */
+static bool is_asked(const Units *u, const char *verb, const char *unit) {
+        for (const Call *c = u->calls; c; c = c->next)
+                if (!c->job && strcmp(c->verb, verb) == 0 && strcmp(c->unit, unit) == 0)
+                        return true;
+        return false;
+}
+
 int units_start(Units *u, const char *unit, UnitsDone done, void *userdata) {
         return send_call(u, "start", "StartUnit", unit, done, userdata, "ss", "replace", 0);
 }
 
 int units_stop(Units *u, const char *unit) {
+        if (is_asked(u, "stop", unit))
+                return 0;
         return send_call(u, "stop", "StopUnit", unit, NULL, NULL, "ss", "replace-irreversibly", 0);
 }
 
@@ -194,6 +207,8 @@ int units_kill(Units *u, const char *unit, int signal_number) {
 }
 
 int units_reset_failed(Units *u, const char *unit) {
+        if (is_asked(u, "reset", unit))
+                return 0;
         return send_call(u, "reset", "ResetFailedUnit", unit, NULL, NULL, "s", NULL, 0);
 }
 

@@ -36,6 +36,7 @@ DEFINE_CLEANUP(Units *, units_free)
 typedef void (*UnitsDone)(int r, const char *result, void *userdata);
 
 int units_start(Units *u, const char *unit, UnitsDone done, void *userdata);
+/* Stop and reset: what was asked and is not answered yet is not asked again. */
 int units_stop(Units *u, const char *unit);
 int units_kill(Units *u, const char *unit, int signal_number);
 int units_reset_failed(Units *u, const char *unit);
