@@ -80,3 +80,14 @@ const char *agreement_check(const char *name, uint16_t port, EgressProtocol expe
                 return "fronting";
         return NULL;
 }
+
+bool agreement_field_overrides(const char *name) {
+        static const char *const overrides[] = {
+                "x-http-method", "x-http-method-override", "x-method-override", "x-original-url", "x-rewrite-url",
+        };
+
+        for (size_t i = 0; i < ELEMENTSOF(overrides); i++)
+                if (strcasecmp(name, overrides[i]) == 0)
+                        return true;
+        return false;
+}

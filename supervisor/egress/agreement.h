@@ -22,5 +22,9 @@ const char *agreement_check(const char *name, uint16_t port, EgressProtocol expe
 /* Is "api.example.org", "API.example.org." or "api.example.org:443" this name (and port)? */
 bool agreement_host_matches(const char *host, const char *name, uint16_t port);
 
+/* Is this a field by which some servers and their frameworks take another method or target than those of the request line ("X-HTTP-Method-Override",
+ * "X-Original-URL")? A decision about the request line would not be about what is done. */
+bool agreement_field_overrides(const char *name);
+
 int protocol_from_text(const char *s, EgressProtocol *ret);
 const char *protocol_to_text(EgressProtocol p);

@@ -28,6 +28,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "egress/agreement.h"
 #include "inject/exchange-private.h"
 #include "policy/policy.h"
 #include "util/io.h"
@@ -221,6 +222,10 @@ static int judge_request(Exchange *x) {
                 return exchange_deny(x, 421, "fronting", "Host", "The request's Host is not the name that this connection was opened for.");
         if (!http_target_is_plain(h->target))
                 return exchange_deny(x, 400, "path", "target", "The request's target is not in origin form, or has dot segments.");
+
+        for (size_t i = 0; i < h->n_fields; i++)
+                if (agreement_field_overrides(h->fields[i].name))
+                        return exchange_deny(x, 400, "bad-request", h->fields[i].name, "A header field names another method or target than the request.");
 
         substitute_plan(x->context->credentials, x->context->n_credentials, x->name, x->port, h, &x->plan);
         switch (plan->verdict) {

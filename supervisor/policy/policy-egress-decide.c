@@ -94,8 +94,8 @@ static Fit fit_request(const EgressRules *s, const EgressGroup *g, bool deny, co
         if (g->n_heads == 0)
                 return best;
 
-        /* a path that can be read in two ways is outside every permission and inside every denial */
-        for (size_t i = 0; q->path->ambiguous && deny && i < g->n_odd; i++)
+        /* a path that can be read in two ways is outside every permission and inside every denial; one with parameters is only the latter */
+        for (size_t i = 0; (q->path->ambiguous || q->path->has_parameters) && deny && i < g->n_odd; i++)
                 if (s->entries[g->odd + i].methods & bit)
                         return (Fit) { &s->rules[s->entries[g->odd + i].rule], PATH_UNKNOWN };
         if (q->path->ambiguous)

@@ -28,6 +28,7 @@ typedef struct PathText {
         uint8_t bytes[PATH_REQUEST_MAX];
         size_t n;
         bool ambiguous; /* an origin may read it in two ways: then there is nothing in bytes */
+        bool has_parameters; /* a segment has some (";x"), which an origin may drop */
 } PathText;
 
 /* What is wrong with it, or NULL. `bytes` has room for strlen(text). */

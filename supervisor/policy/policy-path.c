@@ -13,7 +13,8 @@
  * origin; a wildcard's own character is written "%2A".
  *
  * What an origin may read in two ways (dot segments, "//", escapes of characters that need none or that separate
- * segments, a backslash) is ambiguous: a permission never covers it, a denial always does.
+ * segments, a backslash) is ambiguous: a permission never covers it, a denial always does. Parameters (";x" behind a segment's name)
+ * are a part of the segment to most origins and nothing to some: a permission takes them as they are written, a denial covers them always.
  */
 
 #include <ctype.h>
@@ -45,6 +46,11 @@ static int escaped_byte(const char *s, size_t left) {
         return v;
 }
 
+/* The semicolon before a segment's parameters; what stands before an origin may have decoded it. */
+static bool is_semicolon(const char *s, size_t left) {
+        return *s == ';' || (left > 2 && s[0] == '%' && s[1] == '3' && (s[2] == 'b' || s[2] == 'B'));
+}
+
 /* Is what follows this slash an empty segment, or one of dots (also with parameters behind a semicolon, which some drop)? */
 static bool segment_is_odd(const char *segment, size_t left) {
         size_t dots = 0;
@@ -56,7 +62,7 @@ static bool segment_is_odd(const char *segment, size_t left) {
 
         while (dots < left && segment[dots] == '.')
                 dots++;
-        return dots >= 1 && dots <= 2 && (dots >= left || segment[dots] == '/' || segment[dots] == ';');
+        return dots >= 1 && dots <= 2 && (dots >= left || segment[dots] == '/' || is_semicolon(segment + dots, left - dots));
 }
 
 /* Decodes a path that can be read in one way only; the number of bytes, -1 if it cannot. */
@@ -92,6 +98,7 @@ void path_text_parse(const char *path, PathText *ret) {
         n = path_decode(path, strcspn(path, "?"), ret->bytes, sizeof(ret->bytes));
         ret->ambiguous = n < 0;
         ret->n = n < 0 ? 0 : (size_t) n;
+        ret->has_parameters = memchr(ret->bytes, ';', ret->n);
 }
 
 /* ---- patterns ---- */

@@ -3,7 +3,8 @@
 /*
  * llhttp reads, in its strict mode: no bare line feeds, no Content-Length beside Transfer-Encoding, no header
  * names with spaces. What it leaves open and two readers could still read differently is refused here: continued header lines,
- * two Host headers, another version than 1.0 and 1.1.
+ * two Host headers, another version than 1.0 and 1.1, a Transfer-Encoding that is not "chunked" and nothing else, or in HTTP/1.0,
+ * where old servers do not know it, and fields by which some servers take another method or path than those of the request line.
  *
  * The parser is paused at the end of each head and of each message, so that the caller can hold a head back until it
  * is decided, and knows which bytes belong to which request.
@@ -15,6 +16,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "egress/agreement.h"
 #include "proxy/http-head.h"
 
 struct HttpFollower {
@@ -23,10 +25,14 @@ struct HttpFollower {
         HttpRequest request;
         char target[HTTP_HEAD_MAX], field[32], host[HTTP_HOST_MAX + 1];
         size_t n_target, n_field, n_host, n_head;
-        unsigned n_hosts;
+        unsigned n_hosts, n_codings;
+        size_t n_chunked;    /* how much of "chunked" the one Transfer-Encoding has */
         bool field_is_long, in_value;
         bool in_head, broken;
         bool at_line_start;  /* of a head: the byte before was a line feed */
+        char line_end[sizeof("HTTP/1.1\r") - 1]; /* what came last of the request line */
+        size_t n_line;       /* of the request line so far */
+        bool line_over;
         HttpOutcome paused;
 };
 
@@ -38,7 +44,8 @@ static int on_begin(llhttp_t *parser) {
         HttpFollower *f = follower_of(parser);
 
         f->n_target = f->n_field = f->n_host = 0;
-        f->n_hosts = 0;
+        f->n_hosts = f->n_codings = 0;
+        f->n_chunked = 0;
         f->field_is_long = f->in_value = false;
         f->request = (HttpRequest) {};
         return 0;
@@ -72,15 +79,30 @@ static int on_field(llhttp_t *parser, const char *at, size_t size) {
         return 0;
 }
 
+/* "chunked", whatever the case, in however many pieces it comes */
+static int on_coding(HttpFollower *f, const char *at, size_t size) {
+        static const char chunked[] = "chunked";
+
+        if (size > sizeof(chunked) - 1 - f->n_chunked || strncasecmp(chunked + f->n_chunked, at, size) != 0)
+                return -1;
+        f->n_chunked += size;
+        return 0;
+}
+
 static int on_value(llhttp_t *parser, const char *at, size_t size) {
         HttpFollower *f = follower_of(parser);
         bool host = !f->field_is_long && strcasecmp(f->field, "host") == 0;
+        bool coding = !f->field_is_long && strcasecmp(f->field, "transfer-encoding") == 0;
 
         if (!f->in_value) {
                 f->in_value = true;
-                if (host && f->n_hosts++ > 0)
+                if (!f->field_is_long && agreement_field_overrides(f->field))
+                        return -1;
+                if ((host && f->n_hosts++ > 0) || (coding && f->n_codings++ > 0))
                         return -1;
         }
+        if (coding)
+                return on_coding(f, at, size);
         return host ? append(f->host, sizeof(f->host), &f->n_host, at, size) : 0;
 }
 
@@ -89,8 +111,8 @@ static int on_head(llhttp_t *parser) {
 
         if (parser->http_major != 1 || parser->http_minor > 1)
                 return -1;
-        /* llhttp refuses this only when it goes on to the body, when the head would be on its way */
-        if ((parser->flags & F_TRANSFER_ENCODING) && !(parser->flags & F_CHUNKED))
+        /* llhttp refuses some of this only when it goes on to the body, when the head would be on its way */
+        if (f->n_codings > 0 && (f->n_chunked != strlen("chunked") || parser->http_minor == 0 || !(parser->flags & F_CHUNKED)))
                 return -1;
 
         while (f->n_host > 0 && (f->host[f->n_host - 1] == ' ' || f->host[f->n_host - 1] == '\t'))
@@ -142,14 +164,30 @@ HttpFollower *http_follower_free(HttpFollower *f) {
         return NULL;
 }
 
+/* llhttp reads RTSP and ICE as well. False: this request line is not of HTTP. */
+static bool follow_request_line(HttpFollower *f, char c) {
+        if (c != '\n') {
+                memmove(f->line_end, f->line_end + 1, sizeof(f->line_end) - 1);
+                f->line_end[sizeof(f->line_end) - 1] = c;
+                f->n_line++;
+                return true;
+        }
+
+        f->line_over = f->n_line > strlen("\r"); /* empty lines may stand before it */
+        f->n_line = 0;
+        return !f->line_over || memcmp(f->line_end, "HTTP/", strlen("HTTP/")) == 0;
+}
+
 /* A line of a head that begins with white space continues the one before: some readers join them, some do not. */
-static bool has_continued_line(HttpFollower *f, const char *data, size_t size) {
+static bool is_plain_head(HttpFollower *f, const char *data, size_t size) {
         for (size_t i = 0; i < size; i++) {
                 if (f->at_line_start && (data[i] == ' ' || data[i] == '\t'))
-                        return true;
+                        return false;
                 f->at_line_start = data[i] == '\n';
+                if (!f->line_over && !follow_request_line(f, data[i]))
+                        return false;
         }
-        return false;
+        return true;
 }
 
 static HttpOutcome follower_break(HttpFollower *f, size_t *ret_taken) {
@@ -178,14 +216,14 @@ HttpOutcome http_follower_feed(HttpFollower *f, const char *data, size_t size, s
 
         if (was_in_head) {
                 f->n_head += taken;
-                if (f->n_head > HTTP_HEAD_MAX || has_continued_line(f, data, taken))
+                if (f->n_head > HTTP_HEAD_MAX || !is_plain_head(f, data, taken))
                         return follower_break(f, ret_taken);
         }
         if (f->paused == HTTP_HEAD_END)
                 f->in_head = false;
         if (f->paused == HTTP_MESSAGE_END) {
                 f->in_head = true;
-                f->at_line_start = false;
+                f->at_line_start = f->line_over = false;
                 f->n_head = 0;
         }
 

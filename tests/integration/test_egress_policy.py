@@ -34,7 +34,7 @@ def specificity(pattern):
 def ambiguous(path):
     """Can an origin read it in two ways? Only the kinds that the generator makes."""
     path = path.partition("?")[0]
-    return "//" in path or re.search(r"/\.{1,2}(/|;|$)", path) is not None or re.search(r"%(2e|2f|5c|61|41)", path, re.I) is not None
+    return "//" in path or re.search(r"/\.{1,2}(/|;|%3b|$)", path, re.I) is not None or re.search(r"%(2e|2f|5c|61|41)", path, re.I) is not None
 
 
 def path_covers(pattern, path):
@@ -71,6 +71,8 @@ def fit(rule, deny, method, path):
         return 0
     if ambiguous(path):
         return 9999 if deny else None
+    if deny and re.search("(;|%3b)", path.partition("?")[0], re.I):
+        return 9999
     return max((literal(p) for p in rule["paths"] if path_covers(p, path)), default=None)
 
 
@@ -112,7 +114,8 @@ ZONES = ["example.org", "example.net", "a.example.org", "b.a.example.org", "xn--
 HOSTS = ["a", "b", "c", "www", "x1"]
 PATHS = ["/", "/v1", "/v1/", "/v1/items", "/v2/*", "/v2/**", "/*/raw", "/pkg/**/meta.json", "/repos/*/issues", "/v*/items", "/caf%C3%A9", "/x%2Ay", "/a!b"]
 ASKED = ["/", "/v1", "/v1/items/7", "/v1x", "/v2/a", "/v2/a/b?q=//..", "/x/raw", "/x/y/raw", "/pkg/meta.json", "/pkg/a/b/meta.json", "/repos/me/issues",
-         "/repos/me/issues/1", "/v3/items", "/caf%c3%a9/menu", "/x*y", "/x%2ay", "/a%21b", "/v1/../v2/a", "/v1//items", "/v1/%2e%2e/x", "/v1/%61", "/v1/./x", "/v1/..;p/x"]
+         "/repos/me/issues/1", "/v3/items", "/caf%c3%a9/menu", "/x*y", "/x%2ay", "/a%21b", "/v1/../v2/a", "/v1//items", "/v1/%2e%2e/x", "/v1/%61", "/v1/./x", "/v1/..;p/x", "/v1/..%3bp/x",
+         "/v1/items;p=1/7", "/v1%3Bp", "/;p/raw"]
 METHODS = ["GET", "POST", "DELETE", "PUT"]
 PORTS = [443, 80, 8443, 5432]
 PROTOCOLS = {443: "tls", 80: "http", 8443: "tls", 5432: "raw"}

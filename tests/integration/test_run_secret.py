@@ -32,6 +32,7 @@ ask path -H "x-api-key: $ANTHROPIC_API_KEY" https://api.anthropic.com/admin
 ask dots --path-as-is -H "x-api-key: $ANTHROPIC_API_KEY" "$api/../admin"
 ask fronting -H 'host: www.example.org' -H "x-api-key: $ANTHROPIC_API_KEY" $api/models
 ask smuggled -H "x-api-key: $ANTHROPIC_API_KEY" -H 'transfer-encoding: chunked' -H 'content-length: 4' -d abcd $api/messages
+ask override -H 'x-http-method-override: DELETE' -H "x-api-key: $ANTHROPIC_API_KEY" -d x $api/messages
 ask control https://www.example.org/
 """
 
@@ -83,7 +84,7 @@ def test_no_sentinel_no_key(ran):
     ("cookie", "403", "credential-misuse"), ("query", "403", "credential-misuse"),
     ("elsewhere", "403", "credential-misuse"), ("elsewhere-body", "403", "credential-misuse"),
     ("foreign", "403", "foreign-credential"), ("method", "403", "credential-scope"), ("path", "403", "credential-scope"),
-    ("dots", "400", "path"), ("fronting", "421", "fronting"), ("smuggled", "400", "bad-request"),
+    ("dots", "400", "path"), ("fronting", "421", "fronting"), ("smuggled", "400", "bad-request"), ("override", "400", "bad-request"),
 ])
 def test_refused(ran, world, name, status, reason):
     assert ran.status[name] == status

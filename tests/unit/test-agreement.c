@@ -78,6 +78,16 @@ static void test_literal(void **state) {
         }
 }
 
+static void test_overrides(void **state) {
+        static const char *const yes[] = { "X-HTTP-Method-Override", "x-http-method", "X-Method-Override", "X-Original-URL", "x-rewrite-url" },
+                          *const no[] = { "", "Host", "X-HTTP", "X-HTTP-Method-Overrides", "X-Original-Host" };
+
+        for (size_t i = 0; i < ELEMENTSOF(yes); i++)
+                assert_true(agreement_field_overrides(yes[i]));
+        for (size_t i = 0; i < ELEMENTSOF(no); i++)
+                assert_false(agreement_field_overrides(no[i]));
+}
+
 static void test_protocols(void **state) {
         EgressProtocol p;
 
@@ -93,6 +103,7 @@ int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_agreement),
                 cmocka_unit_test(test_literal),
+                cmocka_unit_test(test_overrides),
                 cmocka_unit_test(test_protocols),
         };
 

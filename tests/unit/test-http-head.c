@@ -79,8 +79,53 @@ static void test_smuggling(void **state) {
         check("SSH-2.0-x\r\n", "!");
         check("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: xchunked\r\n\r\n", "!");
         check("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n\r\n", "!");
+        check("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip, chunked\r\n\r\n", "!");
+        check("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: x\r\nTransfer-Encoding: chunked\r\n\r\n", "!");
+        check("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n", "!");
+        check("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding:\r\n\r\n", "!");
+        check("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\x0b\r\n\r\n", "!");
+        check("POST / HTTP/1.0\r\nHost: a\r\nConnection: keep-alive\r\nTransfer-Encoding: chunked\r\n\r\n", "!"); /* no such thing in 1.0 */
+        check("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: Chunked \r\n\r\n", "!"); /* some read this, some do not */
+        check("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding:  Chunked\r\n\r\n", "[57:POST / a]");
+        check("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1;a\nX\r\n0\r\n\r\n", "[56:POST / a]!");
+        check("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1\nX\r\n0\r\n\r\n", "[56:POST / a]!");
+        check("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nXY\r\n0\r\n\r\n", "[56:POST / a]!");
+        check("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1 \r\nX\r\n0\r\n\r\n", "[56:POST / a]!");
+        check("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0x1\r\nX\r\n0\r\n\r\n", "[56:POST / a]!");
+        check("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n10000000000000000\r\nX\r\n0\r\n\r\n", "[56:POST / a]!");
+        check("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nHost: b\r\n\r\n", "[56:POST / a]!");
+        check("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: +1\r\n\r\nX", "!");
+        check("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1, 1\r\n\r\nX", "!");
+        check("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 18446744073709551617\r\n\r\nX", "!");
+        check("POST / HTTP/1.1\r\nHost: a\r\nContent-Length:\r\n\r\n", "!");
+        check("X:\r\n", "!");
+        check("GET / HTTP/1.1\r\nX:\r\nHost: a\r\nX:\r\nY:\r\nHost: b\r\n\r\n", "!");
+        check("GET / HTTP/1.1\r\nX:\r\nHost: a\r\n\r\n", "[31:GET / a]");
+        check("GET / HTTP/1.1\r\nHost:\r\nX: a\r\n\r\n", "[31:GET / ]");
+        check("GET / HTTP/1.1\r\nHost: a\r\nHost\xc2\xa0: b\r\n\r\n", "!");
+        check("GET / HTTP/1.1\r\nHost: a\r\nX: y\rHost: b\r\n\r\n", "!");
+        check("GET / HTTP/1.1\r\nHost: a\r\nX: y\nHost: b\r\n\r\n", "!");
+        check("GET / HTTP/1.1\r\nHost: a\r\n\rGET / HTTP/1.1\r\nHost: b\r\n\r\n", "!");
+        check("GET /a b HTTP/1.1\r\nHost: a\r\n\r\n", "!");
+        check("GET\t/ HTTP/1.1\r\nHost: a\r\n\r\n", "!");
+        check("GET / HTTP/1.1 \r\nHost: a\r\n\r\n", "!");
+        check("GET / HTTP/1.1\r\n Host: b\r\nHost: a\r\n\r\n", "!");
+        check("GET /\r\n\r\n", "!"); /* HTTP/0.9 */
+        check("DESCRIBE / RTSP/1.0\r\nHost: a\r\n\r\n", "!");
+        check("OPTIONS / RTSP/1.0\r\nHost: a\r\n\r\n", "!");
+        check("SOURCE / ICE/1.0\r\nHost: a\r\n\r\n", "!");
         check("GET / HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: h2c\r\n\r\n", "[62:GET / a upgrade]");
         check("CONNECT a.example:443 HTTP/1.1\r\nHost: a.example:443\r\n\r\n", "[55:CONNECT a.example:443 a.example:443 upgrade]");
+}
+
+/* Some servers take another method, or another path, than the first line has. */
+static void test_overrides(void **state) {
+        check("POST / HTTP/1.1\r\nHost: a\r\nX-HTTP-Method-Override: DELETE\r\n\r\n", "!");
+        check("POST / HTTP/1.1\r\nHost: a\r\nx-http-method: DELETE\r\n\r\n", "!");
+        check("POST / HTTP/1.1\r\nX-Method-Override:\r\nHost: a\r\n\r\n", "!");
+        check("GET / HTTP/1.1\r\nHost: a\r\nX-Original-URL: /b\r\n\r\n", "!");
+        check("GET / HTTP/1.1\r\nHost: a\r\nX-ReWrite-Url: /b\r\n\r\n", "!");
+        check("GET / HTTP/1.1\r\nHost: a\r\nX-Original-URLs: /b\r\n\r\n", "[48:GET / a]");
 }
 
 static void test_plain(void **state) {
@@ -214,6 +259,7 @@ int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_requests),
                 cmocka_unit_test(test_smuggling),
+                cmocka_unit_test(test_overrides),
                 cmocka_unit_test(test_plain), cmocka_unit_test(test_long_head),
                 cmocka_unit_test(test_look),
                 cmocka_unit_test(test_split),

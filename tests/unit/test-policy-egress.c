@@ -163,7 +163,7 @@ static void test_requests(void **state) {
                 "          {'name': 'api.example.org', 'methods': ['POST'], 'paths': ['/v2/']}]}");
         static const char *const odd[] = {
                 "/v1/../admin", "/v1/./x", "/v1//x", "/v1/..", "/v1/%2e%2e/x", "/v1/%2E./x", "/v1/%61", "/v1/%2f", "/v1/%5c",
-                "/v1/\\..", "/v1/%", "/v1/%zz", "/v1/..;a/x", "v1", "", "/v1/a b", "/v1/%00", "/v1/%25", "/v1/#",
+                "/v1/\\..", "/v1/%", "/v1/%zz", "/v1/..;a/x", "/v1/..%3b/x", "/v1/.%3B/x", "v1", "", "/v1/a b", "/v1/%00", "/v1/%25", "/v1/#",
         };
         const char *const *inspected;
 
@@ -197,6 +197,14 @@ static void test_requests(void **state) {
         expect(e, "open.example.org", 80, NULL, NULL, EGRESS_PASS, "allow/1", "allowed");
         expect(e, "open.example.org", 80, "GET", "/admin/x", EGRESS_DENY, "deny/0", "denied-by-rule");
         expect(e, "open.example.org", 80, "GET", "/administrator", EGRESS_PASS, "allow/1", "allowed");
+
+        /* parameters of a segment: an origin may drop them, and then these are the path that is denied */
+        expect(e, "open.example.org", 80, "GET", "/admin;x/y", EGRESS_DENY, "deny/0", "denied-by-rule");
+        expect(e, "open.example.org", 80, "GET", "/admin%3bx=1", EGRESS_DENY, "deny/0", "denied-by-rule");
+        expect(e, "open.example.org", 80, "GET", "/;x/admin", EGRESS_DENY, "deny/0", "denied-by-rule");
+        expect(e, "open.example.org", 80, "GET", "/x?admin;x", EGRESS_PASS, "allow/1", "allowed");
+        expect(e, "api.example.org", 443, "GET", "/v1;x/y", EGRESS_DENY, "deny/1", "denied-by-rule");
+        expect(e, "api.example.org", 443, "DELETE", "/v1/drafts/1;x", EGRESS_DENY, "deny/1", "denied-by-rule");
 
         assert_int_equal(egress_policy_inspected(e, &inspected), 2);
         assert_string_equal(inspected[0], "api.example.org");
@@ -256,6 +264,9 @@ static void test_globs(void **state) {
                 { "/repos/*/issues", "/repos/x/y/issues", false },
                 { "/repos/*/issues", "/repos/x/issues/1", false },
                 { "/repos/*/issues", "/repos//issues", false },
+                { "/repos/*/issues", "/repos/x;y=1/issues", true },
+                { "/repos/*/issues", "/repos/x%3By/issues", true },
+                { "/repos/*/issues", "/repos/..%3b/issues", false },
                 { "/repos/*/issues/**", "/repos/x/issues/1/2", true },
                 { "/repos/*/issues/**", "/repos/x/issues/", true },
                 { "/repos/*/issues/**", "/repos/x/issues", false },
