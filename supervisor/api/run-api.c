@@ -232,7 +232,7 @@ static int on_add_usage(IpcCall *call, json_t *params, void *userdata) {
                 return no_run(call);
         for (size_t i = 0; i < ELEMENTSOF(numbers); i++) {
                 *numbers[i].to = json_integer_value(json_object_get(params, numbers[i].key));
-                if (*numbers[i].to < 0 || *numbers[i].to > (1LL << 50))
+                if (*numbers[i].to < 0 || *numbers[i].to > (1LL << 40))
                         return bad_input(call, "/", "a number out of range");
         }
 

@@ -217,6 +217,15 @@ static int write_substituted(Buffer *out, const HttpField *field, const Substitu
         return buffer_append_text(out, "\r\n");
 }
 
+/* An origin that does not read the body of a GET would take it for the next request: so there is none on that connection. */
+static int write_end(const HttpHead *head, Buffer *out) {
+        bool has_body = head->framing == HTTP_FRAMING_CHUNKED || head->framing == HTTP_FRAMING_LENGTH;
+
+        if (!has_body || (strcmp(head->method, "GET") != 0 && strcmp(head->method, "HEAD") != 0))
+                return 0;
+        return write_field(out, "Connection", "close");
+}
+
 static int write_framing(const HttpHead *head, Buffer *out) {
         char text[32];
 
@@ -250,7 +259,7 @@ int substitute_write(const HttpHead *head, const SubstitutePlan *plan, const cha
         if ((r = buffer_append_text(out, head->method)) < 0 || (r = buffer_append_text(out, " ")) < 0 ||
             (r = buffer_append_text(out, head->target)) < 0 || (r = buffer_append_text(out, " HTTP/1.1\r\n")) < 0 ||
             (r = write_field(out, "Host", authority)) < 0 || (r = write_field(out, "Accept-Encoding", "identity")) < 0 ||
-            (r = write_framing(head, out)) < 0)
+            (r = write_framing(head, out)) < 0 || (r = write_end(head, out)) < 0)
                 return r;
 
         for (size_t i = 0; i < head->n_fields; i++) {

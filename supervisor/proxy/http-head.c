@@ -4,7 +4,7 @@
  * llhttp reads, in its strict mode: no bare line feeds, no Content-Length beside Transfer-Encoding, no header
  * names with spaces. What it leaves open and two readers could still read differently is refused here: continued header lines,
  * two Host headers, another version than 1.0 and 1.1, a Transfer-Encoding that is not "chunked" and nothing else, or in HTTP/1.0,
- * where old servers do not know it, and fields by which some servers take another method or path than those of the request line.
+ * where old servers do not know it, a GET with a body and another request behind it, and fields by which some servers take another method or path than those of the request line.
  *
  * The parser is paused at the end of each head and of each message, so that the caller can hold a head back until it
  * is decided, and knows which bytes belong to which request.
@@ -106,6 +106,13 @@ static int on_value(llhttp_t *parser, const char *at, size_t size) {
         return host ? append(f->host, sizeof(f->host), &f->n_host, at, size) : 0;
 }
 
+/* A server that does not read the body of a GET (RFC 9110, 9.3.1) takes it for the next request, unless there is to be none. */
+static bool body_may_be_a_request(const llhttp_t *parser) {
+        bool has_body = (parser->flags & F_CHUNKED) || parser->content_length > 0;
+
+        return has_body && (parser->method == HTTP_GET || parser->method == HTTP_HEAD) && llhttp_should_keep_alive(parser);
+}
+
 static int on_head(llhttp_t *parser) {
         HttpFollower *f = follower_of(parser);
 
@@ -113,6 +120,8 @@ static int on_head(llhttp_t *parser) {
                 return -1;
         /* llhttp refuses some of this only when it goes on to the body, when the head would be on its way */
         if (f->n_codings > 0 && (f->n_chunked != strlen("chunked") || parser->http_minor == 0 || !(parser->flags & F_CHUNKED)))
+                return -1;
+        if (body_may_be_a_request(parser))
                 return -1;
 
         while (f->n_host > 0 && (f->host[f->n_host - 1] == ' ' || f->host[f->n_host - 1] == '\t'))

@@ -118,6 +118,15 @@ static void test_smuggling(void **state) {
         check("CONNECT a.example:443 HTTP/1.1\r\nHost: a.example:443\r\n\r\n", "[55:CONNECT a.example:443 a.example:443 upgrade]");
 }
 
+/* Not every server reads the body of a GET. */
+static void test_get_with_body(void **state) {
+        check("GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 28\r\n\r\nGET / HTTP/1.1\r\nHost: b\r\n\r\n", "!");
+        check("HEAD / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", "!");
+        check("GET / HTTP/1.0\r\nHost: a\r\nConnection: keep-alive\r\nContent-Length: 1\r\n\r\nx", "!");
+        check("GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 1\r\n\r\nx", "[65:GET / a]{1}");
+        check("GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n", "[46:GET / a]");
+}
+
 /* Some servers take another method, or another path, than the first line has. */
 static void test_overrides(void **state) {
         check("POST / HTTP/1.1\r\nHost: a\r\nX-HTTP-Method-Override: DELETE\r\n\r\n", "!");
@@ -259,6 +268,7 @@ int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_requests),
                 cmocka_unit_test(test_smuggling),
+                cmocka_unit_test(test_get_with_body),
                 cmocka_unit_test(test_overrides),
                 cmocka_unit_test(test_plain), cmocka_unit_test(test_long_head),
                 cmocka_unit_test(test_look),

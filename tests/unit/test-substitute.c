@@ -83,6 +83,20 @@ static SubstituteVerdict judge(Fixture *f, const char *host, uint16_t port, cons
 #define API "api.anthropic.com"
 #define CALL "POST /v1/messages?beta=true"
 
+/* What an origin that does not read the body of a GET would take for the next request must be the last thing on its connection. */
+static void test_body_of_get(void **state) {
+        _cleanup_free_ char *get = NULL, *chunked = NULL, *empty = NULL, *post = NULL;
+
+        assert_int_equal(judge(*state, API, 443, "GET /v1/x", "Content-Length: 5\r\n", NULL, &get), SUBSTITUTE_PLAIN);
+        assert_non_null(strstr(get, "Content-Length: 5\r\nConnection: close\r\n"));
+        assert_int_equal(judge(*state, API, 443, "HEAD /v1/x", "Transfer-Encoding: chunked\r\n", NULL, &chunked), SUBSTITUTE_PLAIN);
+        assert_non_null(strstr(chunked, "chunked\r\nConnection: close\r\n"));
+        assert_int_equal(judge(*state, API, 443, "GET /v1/x", "Content-Length: 0\r\n", NULL, &empty), SUBSTITUTE_PLAIN);
+        assert_null(strstr(empty, "Connection"));
+        assert_int_equal(judge(*state, API, 443, "POST /v1/x", "Content-Length: 5\r\n", NULL, &post), SUBSTITUTE_PLAIN);
+        assert_null(strstr(post, "Connection"));
+}
+
 static void test_replace(void **state) {
         _cleanup_free_ char *one = NULL, *two = NULL, *three = NULL;
 
@@ -176,6 +190,7 @@ static void test_not_here_and_revoked(void **state) {
 
 int main(void) {
         const struct CMUnitTest tests[] = {
+                cmocka_unit_test_setup_teardown(test_body_of_get, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_replace, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_no_parts, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_plain, set_up, tear_down),
