@@ -68,6 +68,9 @@ static const char *request_denied(AuditRequest *q, const Peer *peer, const char 
         if ((peer->roles & AUDIT_RUN_ROLES) && peer->run[0] == 'r') {
                 if (q->run && strcmp(q->run, peer->run) != 0)
                         return "A unit of a run writes for its own run only.";
+                /* whose run that is, it cannot say: a reader takes the runs of an item from such records */
+                if (q->item)
+                        return "A unit of a run names no item.";
                 q->run = peer->run;
         }
 

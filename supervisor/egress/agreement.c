@@ -81,13 +81,24 @@ const char *agreement_check(const char *name, uint16_t port, EgressProtocol expe
         return NULL;
 }
 
+bool agreement_same_field(const char *a, const char *b) {
+        for (;; a++, b++) {
+                char x = *a == '_' ? '-' : *a, y = *b == '_' ? '-' : *b;
+
+                if (strncasecmp(&x, &y, 1) != 0)
+                        return false;
+                if (x == '\0')
+                        return true;
+        }
+}
+
 bool agreement_field_overrides(const char *name) {
         static const char *const overrides[] = {
                 "x-http-method", "x-http-method-override", "x-method-override", "x-original-url", "x-rewrite-url",
         };
 
         for (size_t i = 0; i < ELEMENTSOF(overrides); i++)
-                if (strcasecmp(name, overrides[i]) == 0)
+                if (agreement_same_field(name, overrides[i]))
                         return true;
         return false;
 }

@@ -26,5 +26,8 @@ bool agreement_host_matches(const char *host, const char *name, uint16_t port);
  * "X-Original-URL")? A decision about the request line would not be about what is done. */
 bool agreement_field_overrides(const char *name);
 
+/* Are these one field to some server? Case does not matter, and to whoever makes environment variables of them (CGI, WSGI) "_" is "-". */
+bool agreement_same_field(const char *a, const char *b);
+
 int protocol_from_text(const char *s, EgressProtocol *ret);
 const char *protocol_to_text(EgressProtocol p);

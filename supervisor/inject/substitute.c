@@ -18,6 +18,8 @@
 #include <string.h>
 #include <strings.h>
 
+#include "egress/agreement.h"
+
 /* Headers that carry a credential somewhere, whether or not a rule names them. */
 static const char *const auth_headers[] = {
         "authorization", "proxy-authorization", "x-api-key", "api-key", "x-goog-api-key", "private-token", "x-auth-token",
@@ -136,10 +138,10 @@ static bool judge_field(const InjectCredential *c, bool host_covered, size_t i, 
 
 static bool is_auth_header(const InjectCredential *c, const char *name) {
         for (size_t i = 0; i < ELEMENTSOF(auth_headers); i++)
-                if (strcasecmp(name, auth_headers[i]) == 0)
+                if (agreement_same_field(name, auth_headers[i]))
                         return true;
         for (size_t i = 0; i < c->n_places; i++)
-                if (strcasecmp(name, c->places[i].header) == 0)
+                if (agreement_same_field(name, c->places[i].header))
                         return true;
         return false;
 }

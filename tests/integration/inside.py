@@ -22,7 +22,8 @@ def name_of(error):
 
 
 def attempt(what):
-    """'ok', or the error's name, of ("connect"|"send", family, type, protocol, address) or ("socket", family, type, protocol)."""
+    """'ok', or the error's name, of ("connect"|"send", family, type, protocol, address), ("call", family, type, protocol, address, method, parameters)
+    or ("socket", family, type, protocol)."""
     kind, family, sock_type, protocol = what[:4]
     try:
         with socket.socket(getattr(socket, family), getattr(socket, sock_type), protocol) as s:
@@ -34,11 +35,26 @@ def attempt(what):
                 address = "\0" + address[1:]
             if kind == "connect":
                 s.connect(address)
+            elif kind == "call":
+                s.connect(address)
+                return ask(s, *what[5:])
             else:
                 s.sendto(b"x", address)
             return "ok"
     except OSError as error:
         return name_of(error.errno or 0) if error.errno else type(error).__name__
+
+
+def ask(s, method, parameters):
+    """'ok', or the last part of the error's name, of one varlink call."""
+    s.sendall(json.dumps({"method": method, "parameters": parameters}).encode() + b"\0")
+    answer = b""
+    while not answer.endswith(b"\0"):
+        part = s.recv(65536)
+        if not part:
+            return "closed"
+        answer += part
+    return json.loads(answer[:-1]).get("error", "ok").rpartition(".")[2]
 
 
 def tcp(address, port):
@@ -51,6 +67,10 @@ def udp(address, port, kind="send"):
 
 def unix(path, sock_type="SOCK_STREAM", kind="connect"):
     return (kind, "AF_UNIX", sock_type, 0, path)
+
+
+def call(daemon, which, /, **parameters):
+    return ("call", "AF_UNIX", "SOCK_STREAM", 0, f"/run/anchorhold/{daemon}.sock", "io.anchorhold." + which, parameters)
 
 
 def enter(pid, namespaces):

@@ -11,7 +11,7 @@ import time
 import pytest
 import world as worlds
 
-from inside import attempt, reach, tcp, udp, unix
+from inside import attempt, call, reach, tcp, udp, unix
 from liverun import LiveRun
 
 UNITS = ["anchor-proxy", "anchor-inject", "anchor-run", "anchor-vm"]
@@ -219,6 +219,36 @@ def test_no_other_socket_of_the_host_is_in_reach(host, live, other, unit):
     # EPROTOTYPE and the like: it got as far as the socket
     reached = {p for p, result in results.items() if result not in ("ENOENT", "EACCES", "EPERM", "ENOTDIR")}
     assert reached == may, {p: results[p] for p in reached ^ may}
+
+
+# Methods that are somebody else's, on sockets that each of these three may connect to; and what it may not say on record.
+ROLES = {
+    "egress": [("Amend", {"run": "RUN", "allow": True, "rule": f"{worlds.OTHER}:443"}), ("Reload", {"run": "RUN"}), ("Explain", {"run": "RUN", "name": "www.example.org", "port": 443}),
+               ("Register", {"run": "r00000intrude", "workflow": "exec-both", "stage": "work"}), ("Release", {"run": "RUN"}), ("Judge", {"name": "www.example.org", "port": 443}), ("Ping", {})],
+    "audit": [("Append", {"event": event, "data": {}}) for event in ("egress.allow", "policy.changed", "import.accepted", "enforcement.mismatch", "egress.totals", "approval.recorded",
+                                                                    "secret.denied", "hold.released")] + [("Head", {})],
+    "run-api": [("GetImport", {}), ("Imported", {"ok": True, "reason": "", "facts": {}, "seq": 1}), ("Mismatch", {"reason": "made up"})],
+}
+INTERFACE = {"egress": "Egress", "audit": "Audit", "run-api": "Run"}
+OWN = {"anchor-proxy": call("egress", "Egress.Resolve", name="www.example.org", qtype="A"), "anchor-run": call("run-api", "Run.GetSpec"),
+       "anchor-inject": call("audit", "Audit.Append", event="conn.deny", data={"name": "test", "port": 1, "reason": "test", "rule": "test"})}
+
+
+@pytest.mark.parametrize("unit", list(OWN))
+def test_deny_methods_of_other_roles(live, unit):
+    attempts = [call(name, f"{INTERFACE[name]}.{method}", **{k: live.run if v == "RUN" else v for k, v in parameters.items()})
+                for name, methods in ROLES.items() for method, parameters in methods]
+    results = [(a[5], a[6], r) for a, r in zip(attempts, reach(live.pids[unit], attempts))]
+    assert not [r for r in results if r[2] not in ("Denied", "PermissionDenied")], results
+    assert reach(live.pids[unit], [OWN[unit]]) == ["ok"]
+
+
+@pytest.mark.parametrize("unit", list(OWN))
+def test_deny_records_of_others(live, unit):
+    """About another run, about an item, or in somebody's name."""
+    event = "run.step" if unit == "anchor-run" else "conn.deny"
+    attempts = [call("audit", "Audit.Append", event=event, data={}, **said) for said in ({"run": "r00000intrude"}, {"item": "i00000intrude"}, {"actor": "uid 0"}, {"actor": "anchord.service"})]
+    assert set(reach(live.pids[unit], attempts)) == {"Denied"}
 
 
 def test_the_probe_itself_would_notice(host):

@@ -79,8 +79,8 @@ static void test_literal(void **state) {
 }
 
 static void test_overrides(void **state) {
-        static const char *const yes[] = { "X-HTTP-Method-Override", "x-http-method", "X-Method-Override", "X-Original-URL", "x-rewrite-url" },
-                          *const no[] = { "", "Host", "X-HTTP", "X-HTTP-Method-Overrides", "X-Original-Host" };
+        static const char *const yes[] = { "X-HTTP-Method-Override", "x-http-method", "X-Method-Override", "X-Original-URL", "x-rewrite-url", "X_HTTP_Method_Override" },
+                          *const no[] = { "", "Host", "X-HTTP", "X HTTP-Method", "X-HTTP-Method-Overrides", "X-Original-Host" };
 
         for (size_t i = 0; i < ELEMENTSOF(yes); i++)
                 assert_true(agreement_field_overrides(yes[i]));

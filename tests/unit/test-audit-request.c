@@ -22,11 +22,13 @@ static const struct {
 } cases[] = {
         { PEER_RUN, "{'event':'run.step','data':{}}", AUDIT_REQUEST_GOOD },
         { PEER_RUN, "{'event':'run.step','run':'" RUN "','data':{}}", AUDIT_REQUEST_GOOD },
-        { PEER_RUN, "{'event':'run.step','run':null,'item':'" ITEM "','data':{}}", AUDIT_REQUEST_GOOD },
+        { PEER_SECRETD, "{'event':'secret.registered','run':'" RUN "','item':'" ITEM "','data':{}}", AUDIT_REQUEST_GOOD },
         { PEER_RUN, "{'event':'run.step','actor':'me','data':{}}", AUDIT_REQUEST_GOOD },
         { PEER_ANCHORD, "{'event':'run.leased','run':'" OTHER "','item':'" ITEM "','actor':'uid 5','data':{}}", AUDIT_REQUEST_GOOD },
         { PEER_OPERATOR, "{'event':'approval.recorded','item':'" ITEM "','data':{}}", AUDIT_REQUEST_GOOD },
 
+        { PEER_RUN, "{'event':'run.step','item':'" ITEM "','data':{}}", AUDIT_REQUEST_DENIED, NULL, "A unit of a run names no item." },
+        { PEER_PROXY, "{'event':'conn.deny','run':'" RUN "','item':'" ITEM "','data':{}}", AUDIT_REQUEST_DENIED, NULL, "A unit of a run names no item." },
         { PEER_RUN, "{'event':'run.step','run':'" OTHER "','data':{}}", AUDIT_REQUEST_DENIED, NULL, "A unit of a run writes for its own run only." },
         { PEER_RUN, "{'event':'run.step','actor':'you','data':{}}", AUDIT_REQUEST_DENIED, NULL, "This peer writes in its own name only." },
         { PEER_RUN, "{'event':'egress.allow','data':{}}", AUDIT_REQUEST_DENIED, NULL, "This event is not written by this peer." },
