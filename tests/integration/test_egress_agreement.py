@@ -130,14 +130,14 @@ def once(host, damage=None, fence=True):
     host.systemctl("stop", f"anchor-check@{RUN}.service", f"anchor-net@{RUN}.service", check=False)
     host.run("systemctl reset-failed", check=False)
     if damage:
-        host.write("/run/damage", damage + "\n")
-        host.write(dropin, "[Service]\n" + ("" if fence else "ExecStartPre=\n") + "ExecStartPre=+/bin/sh -e /run/damage\n")
+        host.write("/run/anchorhold/damage", damage + "\n")
+        host.write(dropin, "[Service]\n" + ("" if fence else "ExecStartPre=\n") + "ExecStartPre=+/bin/sh -e /run/anchorhold/damage\n")
     host.systemctl("daemon-reload")
     begin = host.run("date +%s.%N").stdout.strip()
     try:
         assert host.systemctl("start", f"anchor-check@{RUN}.service", check=False).returncode != 0
     finally:
-        host.run(f"rm -f {dropin} /run/damage; systemctl daemon-reload")
+        host.run(f"rm -f {dropin} /run/anchorhold/damage; systemctl daemon-reload")
     return host.journal(f"--since=@{begin}", "-u", f"anchor-check@{RUN}.service")
 
 

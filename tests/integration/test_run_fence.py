@@ -196,6 +196,17 @@ def test_deny_sockets_of_the_system(host, live, unit):
     assert set(results.values()) <= {"ENOENT", "EACCES"}, results
 
 
+def test_deny_sockets_to_the_agreement_check(host, live, other):
+    """It is root, whom modes would let through; so they are not there at all, and neither are those of another run."""
+    present = [a for a in SYSTEM if os.path.exists(f"/proc/{host.pid}/root{a[4]}") and not a[4].startswith("/run/anchorhold/")]
+    assert len(present) >= 5
+    others = [unix(f"/run/anchorhold/run/{other.run}/{name}") for name in ("channel", "qmp", "inject")]
+    pid = live.pid("anchor-check")
+    results = named(present + others, reach(pid, present + others))
+    assert set(results.values()) == {"ENOENT"}, results
+    assert reach(pid, [unix("/run/anchorhold/egress.sock")]) == ["ok"]
+
+
 @pytest.mark.parametrize("unit", UNITS)
 def test_deny_sockets_of_another_run(host, live, other, unit):
     paths = [f"/run/anchorhold/run/{other.run}/{name}" for name in ("channel", "qmp", "inject")]
