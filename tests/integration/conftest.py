@@ -107,10 +107,12 @@ class Heartbeat(threading.Thread):
         self.running, self.since, self.stopped = None, 0.0, threading.Event()
 
     def run(self):
-        while not self.stopped.wait(10):
-            seconds = time.monotonic() - self.since
-            if self.running and seconds >= 9:
-                os.write(self.terminal(), f"\n  … {self.running} ({seconds:.0f} s)\n".encode())
+        said = 0.0
+        while not self.stopped.wait(0.5):
+            now = time.monotonic()
+            if self.running and now - max(self.since, said) >= 9:
+                os.write(self.terminal(), f"\n  … {self.running} ({now - self.since:.0f} s)\n".encode())
+                said = now
 
     def terminal(self):
         """Standard output as it was before pytest put its capture in front of it."""
