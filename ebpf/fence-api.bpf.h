@@ -18,7 +18,7 @@
 #define FENCE_PRIVATE_DIR "/sys/fs/bpf/anchorhold/maps" /* what only the programs and root's tools use */
 #define FENCE_LINKS_DIR "/sys/fs/bpf/anchorhold/uplink" /* one link a device, named by its index */
 
-#define FENCE_MAX_GRANTS 65536
+#define FENCE_MAX_GRANTS 1048576 /* egressd gives each run its share of it */
 #define FENCE_MAX_RUN_VERDICTS 16384
 #define FENCE_HEARTBEAT_NS (10ULL * 1000 * 1000 * 1000)
 

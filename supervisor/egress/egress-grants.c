@@ -45,7 +45,7 @@ static int grant_new(EgressGrant **ret, EgressRun *run, const char *unit, uint64
 static void run_link_grant(EgressRun *run, EgressGrant *g) {
         g->next = run->grants;
         run->grants = g;
-        run->n_grants++;
+        run->n_addresses += g->n_addresses;
 }
 
 /* "203.0.113.1 2001:db8::1"; the caller's. */
@@ -102,7 +102,7 @@ void egress_run_grants_done(EgressRun *run) {
                 run->grants = g->next;
                 (void) grant_free(g);
         }
-        run->n_grants = 0;
+        run->n_addresses = 0;
 }
 
 int egress_run_add_grant(EgressState *s, EgressRun *run, const char *unit, uint64_t cgroup, const char *name, uint16_t port,
@@ -111,7 +111,7 @@ int egress_run_add_grant(EgressState *s, EgressRun *run, const char *unit, uint6
         _cleanup_free_ char *text = NULL;
         int r;
 
-        if (run->n_grants >= RUN_GRANTS_MAX || n_addresses > GRANT_ADDRESSES_MAX)
+        if (n_addresses > GRANT_ADDRESSES_MAX || run->n_addresses + n_addresses > RUN_ADDRESSES_MAX)
                 return -ENOSPC;
 
         r = grant_new(&g, run, unit, cgroup, name, port, rule);
@@ -153,7 +153,7 @@ void egress_run_remove_grant(EgressState *s, EgressGrant *grant) {
         while (*at != grant)
                 at = &(*at)->next;
         *at = grant->next;
-        grant->run->n_grants--;
+        grant->run->n_addresses -= grant->n_addresses;
         (void) grant_free(grant);
 }
 

@@ -18,9 +18,9 @@
 enum {
         RUN_NAMES_MAX = 4096,
         RUN_NAME_BUCKETS = 1024,
-        RUN_GRANTS_MAX = 2048,
         GRANT_ADDRESSES_MAX = 8,
         EGRESS_RUNS_MAX = 256,
+        RUN_ADDRESSES_MAX = 4096,    /* of a run's grants together: its share of the map, which no other run can use up */
 };
 
 typedef struct EgressState EgressState;
@@ -54,7 +54,7 @@ struct EgressRun {
         size_t n_names, n_names_allocated;
         uint32_t name_buckets[RUN_NAME_BUCKETS]; /* 1 + the index of the last name there; 0: none */
         EgressGrant *grants;         /* owned */
-        size_t n_grants;
+        size_t n_addresses;          /* of all of them */
         bool recorded;               /* this process knows that the audit log has its registration */
         uint64_t n_records, n_records_saved; /* audit records written for it, and as of the database */
         size_t n_requests;           /* under way; egressd-request.c */
@@ -100,7 +100,7 @@ int egress_run_admit_name(EgressState *s, EgressRun *run, const char *name, uint
 const char *egress_run_name_of(const EgressRun *run, const Address *address);
 size_t egress_run_count_names(const EgressRun *run);
 
-/* -ENOSPC beyond RUN_GRANTS_MAX. The map, and g->fence, are the caller's business. */
+/* -ENOSPC beyond RUN_ADDRESSES_MAX. The map, and g->fence, are the caller's business. */
 int egress_run_add_grant(EgressState *s, EgressRun *run, const char *unit, uint64_t cgroup, const char *name, uint16_t port,
                          const char *rule, const Address *addresses, size_t n_addresses, EgressGrant **ret);
 /* The request that was decided last under it, or NULL. */

@@ -27,9 +27,12 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "egress/egress-state.h"
 #include "egress/grant-map.h"
 #include "fence-api.bpf.h"
 #include "util/text.h"
+
+_Static_assert(EGRESS_RUNS_MAX *RUN_ADDRESSES_MAX <= FENCE_MAX_GRANTS, "a run could use up what another needs");
 
 typedef struct Entry Entry;
 typedef struct Grant Grant;

@@ -230,7 +230,7 @@ static void test_grants(void **state) {
         assert_null(g->method);
         assert_string_equal(g->name, "api.example.org");
         egress_run_remove_grant(s, g);
-        assert_int_equal(run->n_grants, 1);
+        assert_int_equal(run->n_addresses, 1);
 
         /* an id is never used twice, not even across restarts */
         s = reopen(s);
@@ -240,6 +240,27 @@ static void test_grants(void **state) {
         run = egress_state_find(s, RUN_A);
         assert_return_code(egress_run_add_grant(s, run, "u", 78, "n", 1, "r", two, 1, &h), 0);
         assert_true(h->id > id + 1);
+        egress_state_free(s);
+}
+
+/* A run has a share of the map, and what it gives back it may use again; another run's share is its own. */
+static void test_grants_of_a_run_are_bounded(void **state) {
+        EgressState *s = reopen(NULL);
+        Address eight[GRANT_ADDRESSES_MAX];
+        EgressRun *run, *other;
+        EgressGrant *g;
+
+        for (size_t i = 0; i < GRANT_ADDRESSES_MAX; i++)
+                assert_return_code(address_parse("203.0.113.5", &eight[i]), 0);
+        run = enroll(s, RUN_A, "work");
+        other = enroll(s, RUN_B, "work");
+        for (size_t i = 0; i < RUN_ADDRESSES_MAX / GRANT_ADDRESSES_MAX; i++)
+                assert_return_code(egress_run_add_grant(s, run, "u", 7, "n", 1, "r", eight, GRANT_ADDRESSES_MAX, &g), 0);
+        assert_int_equal(egress_run_add_grant(s, run, "u", 7, "n", 1, "r", eight, 1, &g), -ENOSPC);
+        assert_return_code(egress_run_add_grant(s, other, "u", 8, "n", 1, "r", eight, 1, &g), 0);
+
+        egress_run_remove_grant(s, run->grants);
+        assert_return_code(egress_run_add_grant(s, run, "u", 7, "n", 1, "r", eight, 1, &g), 0);
         egress_state_free(s);
 }
 
@@ -330,6 +351,7 @@ int main(void) {
                 cmocka_unit_test_setup_teardown(test_frozen, setup, teardown),
                 cmocka_unit_test_setup_teardown(test_names, setup, teardown),
                 cmocka_unit_test_setup_teardown(test_grants, setup, teardown),
+                cmocka_unit_test_setup_teardown(test_grants_of_a_run_are_bounded, setup, teardown),
                 cmocka_unit_test_setup_teardown(test_change, setup, teardown),
                 cmocka_unit_test_setup_teardown(test_files_read_anew, setup, teardown),
                 cmocka_unit_test_setup_teardown(test_another_version, setup, teardown),
