@@ -11,7 +11,7 @@
 
 bool ctl_record_is_network(const char *event) {
         return strncmp(event, "egress.", strlen("egress.")) == 0 || strncmp(event, "dns.", strlen("dns.")) == 0 ||
-               strncmp(event, "conn.", strlen("conn.")) == 0 || strcmp(event, "credential.misuse") == 0;
+               strncmp(event, "conn.", strlen("conn.")) == 0 || strcmp(event, "credential.misuse") == 0 || strcmp(event, "policy.changed") == 0;
 }
 
 bool ctl_record_is_denial(const char *event, const json_t *data) {
@@ -75,6 +75,8 @@ char *ctl_record_text(const char *event, const json_t *data) {
         if (strcmp(event, "egress.registered") == 0 || strcmp(event, "egress.released") == 0)
                 (void) fprintf(f, "%s%s", strcmp(event, "egress.registered") == 0 ? "policy of workflow " : "policy withdrawn",
                                ctl_string(data, "workflow") ?: "");
+        else if (strcmp(event, "policy.changed") == 0)
+                (void) fprintf(f, "the policy was changed: %s", ctl_string(data, "change") ?: "?");
         else if (strcmp(event, "egress.totals") == 0)
                 (void) fprintf(f, "in all, %lld packet%s turned away by the guest's network", (long long) number(data, "rejected"),
                                number(data, "rejected") == 1 ? "" : "s");

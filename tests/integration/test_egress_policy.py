@@ -327,13 +327,13 @@ def test_log_follows(host, guest):
 
 
 def test_import_settings(host, folder):
-    settings = {"network": {"allowedDomains": ["github.com", "*.npmjs.org"], "deniedDomains": ["gist.github.com"], "allowUnixSockets": ["/run/x"],
+    settings = {"network": {"allowedDomains": ["code.example.org", "*.packages.example.net"], "deniedDomains": ["gist.example.org"], "allowUnixSockets": ["/run/x"],
                             "allowLocalBinding": True}, "filesystem": {"denyRead": ["~/.ssh"], "allowWrite": ["."], "denyWrite": []}}
     host.write(folder + "/srt-settings.json", json.dumps(settings))
     done = host.anchorctl("policy", "import", folder + "/srt-settings.json", "--name", "agents")
     for key in ("network.allowUnixSockets", "network.allowLocalBinding", "filesystem.denyRead", "filesystem.allowWrite", "filesystem.denyWrite"):
         assert key + " has no counterpart" in done.stderr
     host.write(folder + "/agents.json", done.stdout)
-    host.write(folder + "/cases", "pass https://github.com/\npass registry.npmjs.org:443\ndeny npmjs.org:443\ndeny gist.github.com:443\ndeny github.com:22\n")
+    host.write(folder + "/cases", "pass https://code.example.org/\npass one.packages.example.net:443\ndeny packages.example.net:443\ndeny gist.example.org:443\ndeny code.example.org:22\n")
     assert host.anchorctl("policy", "check", folder + "/agents.json").returncode == 0
     assert host.anchorctl("policy", "test", folder + "/agents.json", folder + "/cases").returncode == 0

@@ -731,6 +731,7 @@ static void test_records(void **state) {
                 { "egress.deny", "{}", "?", true },
                 { "egress.totals", "{\"rejected\": 7, \"logged\": 5}", "in all, 7 packets turned away by the guest's network", false },
                 { "egress.totals", "{\"rejected\": 1}", "in all, 1 packet turned away by the guest's network", false },
+                { "policy.changed", "{\"change\": \"allow\", \"rule\": \"live/0\"}", "the policy was changed: allow", false },
         };
 
         for (size_t i = 0; i < ELEMENTSOF(cases); i++) {
