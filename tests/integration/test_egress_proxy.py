@@ -244,8 +244,8 @@ def test_connect_to_any_port_in_policy(run, port, data, answer):
 
 @pytest.mark.parametrize("target, status, record", [
     (f"{NAME}:2222", 403, (NAME, 2222, "port")), ("git.example.org:22", 403, ("git.example.org", 22, "port")), ("paste.example.net:443", 403, ("paste.example.net", 443, "no-rule")),
-    (f"{worlds.ORIGIN}:443", 403, (worlds.ORIGIN, 443, "literal-address")), ("[2001:db8::1]:443", 403, ("[2001:db8::1]", 443, "no-rule")),
-    ("[::ffff:203.0.113.12]:443", 403, ("[::ffff:203.0.113.12]", 443, "no-rule")), (f"user:secret@{NAME}:443", 403, (f"user:secret@{NAME}", 443, "no-rule")),
+    (f"{worlds.ORIGIN}:443", 403, (worlds.ORIGIN, 443, "literal-address")), ("[2001:db8::1]:443", 403, ("2001:db8::1", 443, "literal-address")),
+    ("[::ffff:203.0.113.12]:443", 403, ("::ffff:203.0.113.12", 443, "literal-address")), (f"user:secret@{NAME}:443", 403, (f"user:secret@{NAME}", 443, "no-rule")),
     ("0xcb00710c:443", 403, ("0xcb00710c", 443, "no-rule")), ("3405803788:443", 403, ("3405803788", 443, "no-rule")), (f"%77ww.example.org:443", 403, ("%77ww.example.org", 443, "no-rule")),
     (NAME, 400, ("", 3128, "malformed")), (f"{NAME}:", 400, None), (f"{NAME}:0", 400, None), (f"{NAME}:65536", 400, None), (f"{NAME}:+443", 400, None), (":443", 400, None),
     (f"https://{NAME}/", 400, None), ("/", 400, None), ("*", 400, None),
@@ -256,7 +256,7 @@ def test_deny_connect(run, target, status, record):
     assert json.loads(body)["error"] == "refused by Anchorhold"
     if record:
         name, port, reason = record
-        assert wait_for(lambda: run.records("egress.deny", name=name, port=port, reason=reason)), run.records("egress.deny", port=port)
+        assert wait_for(lambda: run.records("egress.deny", name=name, port=port, reason=reason)), run.records("egress.deny", port=port)[-3:]
 
 
 def test_connect_must_carry_its_name(run):
