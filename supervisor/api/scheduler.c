@@ -64,28 +64,31 @@ static bool accel_settled(Manager *m) {
         return time_monotonic() - m->accel_since > ACCEL_WAIT_USEC;
 }
 
-static void arm_for_next(Manager *m) {
-        uint64_t next, now = time_realtime();
+/* `now` is the time at which nothing could be leased. With a later one, an item that came due in between would be taken for one that
+ * was leased, and nobody would come back to it. */
+static void arm_for_next(Manager *m, uint64_t now) {
+        uint64_t next;
 
-        if (ledger_next_time(m->ledger, &next) == 0 && next > now)
-                arm(m, next - now);
+        if (ledger_next_time(m->ledger, &next) == 0)
+                arm(m, next > now ? next - now : 0);
 }
 
 /* Leases one item: true if there may be another. */
 static bool lease_one(Manager *m) {
         _cleanup_item_ LedgerItem item = {};
+        uint64_t now = time_realtime();
         char run[ID_LENGTH + 1];
         int r;
 
         r = text_make_id('r', run);
         if (r >= 0)
-                r = ledger_claim_next(m->ledger, run, m->boot_id, time_boottime() + LEASE_USEC, time_realtime(), &item);
+                r = ledger_claim_next(m->ledger, run, m->boot_id, time_boottime() + LEASE_USEC, now, &item);
         if (r < 0) {
                 (void) manager_fatal(m, r, "lease an item");
                 return false;
         }
         if (r == LEDGER_E_NO_WORK)
-                arm_for_next(m);
+                arm_for_next(m, now);
         if (r != 0)
                 return false;
 

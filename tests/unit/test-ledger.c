@@ -325,6 +325,28 @@ static void test_expiry(void **state) {
         assert_int_equal(n, 1);
 }
 
+/* Whoever got nothing at some time finds in ledger_next_time() when to ask again: later than that time, or nothing would ever wake them. */
+static void test_time_of_the_next(void **state) {
+        _cleanup_(ledger_closep) Ledger *l = fresh();
+        _cleanup_item_ LedgerItem failed = {}, none = {}, leased = {};
+        const char *id = "i000000000001";
+        const uint64_t due = 5000000;
+        uint64_t next;
+
+        assert_int_equal(ledger_next_time(l, &next), LEDGER_E_NO_WORK);
+        assert_int_equal(submit(l, id, NULL), 0);
+        walk_to(l, id, ITEM_FAILED);
+        failed = get(l, id);
+        assert_int_equal(ledger_transition(l, &(LedgerChange) { .item = id, .revision = failed.revision, .to = ITEM_QUEUED, .actor = "test",
+                                                                .reason = "next attempt", .not_before_usec = (int64_t) due }, NULL), 0);
+
+        assert_int_equal(ledger_claim_next(l, "r000000000009", BOOT, 1000, due - 1, &none), LEDGER_E_NO_WORK);
+        assert_int_equal(ledger_next_time(l, &next), 0);
+        assert_int_equal(next, due);
+        assert_int_equal(ledger_claim_next(l, "r000000000009", BOOT, 1000, due, &leased), 0);
+        assert_int_equal(ledger_next_time(l, &next), LEDGER_E_NO_WORK);
+}
+
 static void test_attempts(void **state) {
         _cleanup_(ledger_closep) Ledger *l = fresh();
         const char *id = "i000000000001";
@@ -759,6 +781,7 @@ int main(void) {
                 cmocka_unit_test(test_compare_and_swap),
                 cmocka_unit_test(test_leases),
                 cmocka_unit_test(test_expiry),
+                cmocka_unit_test(test_time_of_the_next),
                 cmocka_unit_test(test_attempts),
                 cmocka_unit_test(test_verdict_is_for_one_commit),
                 cmocka_unit_test(test_source_and_duplicates),
