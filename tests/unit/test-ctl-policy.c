@@ -204,7 +204,7 @@ static void test_test(void **state) {
 static void test_import(void **state) {
         const char *settings = put("srt-settings.json",
                 "{'network': {'allowedDomains': ['github.com', '*.npmjs.org', 'api.example.com:8443', 'Bücher.example', 'localhost', '*.com', 'evil.example.org',"
-                " '10.0.0.1', 'registry.npmjs.org:22'], 'deniedDomains': ['*.example.org', 'malicious.com:22'], 'deniedDomainReasons': {'malicious.com:22': 'no ssh'},"
+                " '10.0.0.1', 'git.example.org:22'], 'deniedDomains': ['*.example.org', 'malicious.com:22'], 'deniedDomainReasons': {'malicious.com:22': 'no ssh'},"
                 " 'allowUnixSockets': [], 'allowLocalBinding': false, 'httpProxyPort': 3128, 'novelty': 1},"
                 " 'filesystem': {'denyRead': ['~/.ssh'], 'allowWrite': ['.'], 'denyWrite': []}, 'ignoreViolations': {'*': ['/usr']}}");
         static const char *const named[] = {
