@@ -18,6 +18,7 @@ sys.path.insert(0, str(TOP / "tests" / "world"))
 
 import host as hosting  # noqa: E402
 import world as worlds  # noqa: E402
+from egressrun import Anchord  # noqa: E402
 
 LOGS = TOP / "build" / "integration"
 
@@ -65,6 +66,14 @@ def host(world, repository, policies):
         assert booted.systemctl("--failed", "--no-legend", "--plain").stdout == ""
     finally:
         stop_boot(booted)
+
+
+@pytest.fixture(scope="module")
+def anchord(host):
+    """anchord's place, for a file whose tests make the calls that only anchord may make."""
+    it = Anchord(host)
+    yield it
+    it.restore()
 
 
 @pytest.fixture

@@ -13,18 +13,11 @@ import time
 import pytest
 
 import protocols
-from egressrun import Anchord, EgressRun, tls, wait_for
+from egressrun import EgressRun, tls, wait_for
 from fakeguest import exchange
 from firstbytes import HELLO, NAME, read_all, request, web
 
 RUN = "r0000cleartx1"
-
-
-@pytest.fixture(scope="module")
-def anchord(host):
-    it = Anchord(host)
-    yield it
-    it.restore()
 
 
 @pytest.fixture(scope="module")

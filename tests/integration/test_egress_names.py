@@ -11,19 +11,12 @@ import time
 
 import pytest
 
-from egressrun import Anchord, EgressRun, wait_for
+from egressrun import EgressRun, wait_for
 
 RUN, OTHER_RUN = "r0000dnsname1", "r0000dnsname2"
 NOERROR, FORMERR, SERVFAIL, NOTIMP, REFUSED, BADVERS = 0, 1, 2, 4, 5, 16
 A, NS, SOA, NULL, PTR, MX, TXT, AAAA, SRV, SVCB, HTTPS, AXFR, ANY = 1, 2, 6, 10, 12, 15, 16, 28, 33, 64, 65, 252, 255
 GATEWAY = "10.255.255.1"
-
-
-@pytest.fixture(scope="module")
-def anchord(host):
-    it = Anchord(host)
-    yield it
-    it.restore()
 
 
 @pytest.fixture(scope="module")

@@ -16,18 +16,11 @@ import pytest
 
 import protocols
 import world as worlds
-from egressrun import Anchord, EgressRun, wait_for
+from egressrun import EgressRun, wait_for
 from fakeguest import dns, exchange
 from firstbytes import ALERT, HELLO, NAME, PROXY, make_hello, read_all, records_of, request, web
 
 RUN = "r0000connect1"
-
-
-@pytest.fixture(scope="module")
-def anchord(host):
-    it = Anchord(host)
-    yield it
-    it.restore()
 
 
 @pytest.fixture(scope="module")

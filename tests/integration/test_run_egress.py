@@ -18,18 +18,11 @@ import pytest
 
 import egressrun
 import world as worlds
-from egressrun import Anchord, EgressRun, address_of, tls, wait_for
+from egressrun import EgressRun, address_of, tls, wait_for
 from fakeguest import FakeGuest, dns, exchange
 
 RUN = "r00000egress1"
 REFUSED = 5
-
-
-@pytest.fixture(scope="module")
-def anchord(host):
-    it = Anchord(host)
-    yield it
-    it.restore()
 
 
 @pytest.fixture(scope="module")
