@@ -90,21 +90,17 @@ bool fence_identity_equal(const FenceIdentity *a, const FenceIdentity *b) {
         return true;
 }
 
-int fence_identify_pinned(const FenceHook *hook, FenceIdentity *ret) {
-        _cleanup_free_ char *path = NULL;
-        _cleanup_fd_ int fd = -1;
+int fence_open_pinned(const FenceHook *hook) {
+        _cleanup_free_ char *path = text_format(FENCE_PROGS_DIR "/%s", hook->name);
 
-        path = text_format(FENCE_PROGS_DIR "/%s", hook->name);
-        if (!path)
-                return -ENOMEM;
-
-        fd = bpf_obj_get(path);
-        if (fd < 0)
-                return fd;
-
-        return fence_identify(fd, ret);
+        return path ? bpf_obj_get(path) : -ENOMEM;
 }
 
+int fence_identify_pinned(const FenceHook *hook, FenceIdentity *ret) {
+        _cleanup_fd_ int fd = fence_open_pinned(hook);
+
+        return fd < 0 ? fd : fence_identify(fd, ret);
+}
 
 /* Says what failed and passes the error on. */
 _printf_(3, 4) static int fail(char **ret_reason, int error, const char *format, ...) {

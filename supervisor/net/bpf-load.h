@@ -31,6 +31,9 @@ typedef struct FenceIdentity {
 } FenceIdentity;
 
 int fence_identify(int prog_fd, FenceIdentity *ret);
+
+/* The pinned program, the caller's; negative errno. */
+int fence_open_pinned(const FenceHook *hook);
 int fence_identify_pinned(const FenceHook *hook, FenceIdentity *ret);
 
 /* The same instructions on the same maps: a program loaded once more is still the same program. */

@@ -96,11 +96,7 @@ static int build(CheckTwin *w, const char **ret_step) {
         if (w->twin_fd < 0)
                 return -errno;
 
-        r = run_link_up(ret_step);
-        if (r < 0)
-                return r;
-        *ret_step = "nftables rules";
-        r = run_ruleset_load();
+        r = run_net_fill(ret_step);
         if (r < 0)
                 return r;
         *ret_step = "description";

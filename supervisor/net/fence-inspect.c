@@ -57,14 +57,9 @@ static int explain(char **ret_reason, int error, const char *what, const char *n
 }
 
 static int attach(int cgroup_fd, const FenceHook *hook) {
-        _cleanup_free_ char *path = NULL;
-        _cleanup_fd_ int fd = -1;
+        _cleanup_fd_ int fd = fence_open_pinned(hook);
         int r;
 
-        path = text_format(FENCE_PROGS_DIR "/%s", hook->name);
-        if (!path)
-                return -ENOMEM;
-        fd = bpf_obj_get(path);
         if (fd < 0)
                 return fd;
 

@@ -50,6 +50,17 @@ static int show_netns(const char *path) {
         return mount("/proc/thread-self/ns/net", path, NULL, MS_BIND, NULL) < 0 ? -errno : 0;
 }
 
+int run_net_fill(const char **ret_step) {
+        int r;
+
+        r = run_link_up(ret_step);
+        if (r < 0)
+                return r;
+
+        *ret_step = "nftables rules";
+        return run_ruleset_load();
+}
+
 static int build(const Paths *p, const char **ret_step) {
         int r;
 
@@ -62,12 +73,7 @@ static int build(const Paths *p, const char **ret_step) {
         if (unshare(CLONE_NEWNET) < 0)
                 return -errno;
 
-        r = run_link_up(ret_step);
-        if (r < 0)
-                return r;
-
-        *ret_step = "nftables rules";
-        r = run_ruleset_load();
+        r = run_net_fill(ret_step);
         if (r < 0)
                 return r;
 

@@ -28,6 +28,10 @@
  * thread in it. On failure nothing is left; *ret_step names what failed, a static string. */
 int run_net_up(const char *run, const char **ret_step);
 
+/* Puts into this thread's namespace, which must be new, what a run's has: devices, addresses, routes and rules. The agreement check makes
+ * its twin of a run's namespace by it as well. On failure *ret_step names what failed, a static string. */
+int run_net_fill(const char **ret_step);
+
 /* What nftables rejected: one destination, and how many packets went there. */
 typedef struct RunNetDenial {
         uint8_t protocol;   /* IPPROTO_… */
