@@ -25,8 +25,13 @@ check:
 endif
 
 .PHONY: lint
-lint: deps ## shellcheck, clang-format, cppcheck, clang-tidy
+lint: deps lint-python ## shellcheck, clang-format, cppcheck, clang-tidy; every test file loads and finds its fixtures
 	@$(INSIDE) lint
+
+# A name that a test file imports and nobody defines stops the whole suite, after everything was built: found here, in a second.
+.PHONY: lint-python
+lint-python: deps
+	@plan=$$(/usr/bin/python3 -B -m pytest -p no:cacheprovider --color=no -q --tb=short --setup-plan tests 2>&1) || { printf '%s\n' "$$plan" >&2; exit 1; }
 
 .PHONY: fmt
 fmt: deps ## lay out the C sources as lint wants them

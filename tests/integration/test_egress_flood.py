@@ -15,7 +15,7 @@ import time
 import pytest
 
 from fakeguest import FakeGuest
-from test_run_egress import address_of, anchord, records, wait_for  # noqa: F401  a fixture among them
+from test_run_egress import address_of, records, wait_for
 
 QUIET, LOUD = "r0000quiet001", "r00000loud001"
 ROUNDS, CONNECTS = 5, 60

@@ -15,7 +15,7 @@ import pytest
 
 import world as worlds
 from fakeguest import FakeGuest, dns, exchange
-from test_run_egress import anchord, records, wait_for  # noqa: F401  a fixture among them
+from test_run_egress import records, wait_for
 
 RUN = "r00000resolv1"
 RESOLV_CONF = "/etc/resolv.conf"
