@@ -235,7 +235,7 @@ static int mount_late(void) {
                 if (symlink(links[i].target, links[i].path) < 0 && errno != EEXIST)
                         guest_log("cannot link %s: %s", links[i].path, strerror(errno));
 
-        (void) mkdir("/work", 0755);
+        (void) mkdir("/workspace", 0755);
         (void) mkdir("/run/anchorhold", 0755);
         return 0;
 }

@@ -178,7 +178,7 @@ static const GuestStreamHandler clone_handler = { .output = setup_on_output, .ex
 void run_clone(Run *r) {
         start(r, CHANNEL_EXEC,
               json_pack("{s:[s,s,s,s,s,s,s,s], s:s}", "argv", "/bin/sh", "-c", clone_script, "clone",
-                        RUN_REPOSITORY, RUN_SEED, r->spec.ref, r->spec.base, "cwd", "/work"),
+                        RUN_REPOSITORY, RUN_SEED, r->spec.ref, r->spec.base, "cwd", "/workspace"),
               -1, SETUP_S, &clone_handler);
 }
 
@@ -433,6 +433,6 @@ void run_collect(Run *r) {
 
         start(r, CHANNEL_EXEC,
               json_pack("{s:[s,s,s,s,s,s,s], s:s}", "argv", "/bin/sh", "-c", collect_script, "collect",
-                        RUN_REPOSITORY, r->spec.base, r->spec.result_ref, "cwd", "/work"),
+                        RUN_REPOSITORY, r->spec.base, r->spec.result_ref, "cwd", "/workspace"),
               -1, SETUP_S, &collect_handler);
 }

@@ -13,8 +13,8 @@
 #include "vmm/guest-client.h"
 #include "vmm/qmp.h"
 
-#define RUN_REPOSITORY "/work/repo"
-#define RUN_SEED "/work/seed.bundle"
+#define RUN_REPOSITORY "/workspace/repo"
+#define RUN_SEED "/workspace/seed.bundle"
 
 /* In this order; each is entered once, but for the steps', which repeat, and any may go to STAGE_VERDICT. */
 typedef enum RunStage {

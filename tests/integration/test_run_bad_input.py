@@ -131,7 +131,7 @@ def talker(host):
 
 
 AGENT = "; ".join([
-    "cd /work/repo",
+    "cd /workspace/repo",
     printf('{"type":"mark-json","text":"\\134u001b[31m\\134u202e"}\\n'),
     printf('{"type":"mark-raw","text":"' + octal(HOSTILE) + '"}\\n'),
     printf(octal(HOSTILE) + "\\n") + ' >"$(' + printf("mark-name" + octal(HOSTILE.replace(b"/", b""))) + ')"',

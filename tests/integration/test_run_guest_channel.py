@@ -95,10 +95,10 @@ def test_stdin(channel):
 
 def test_put_and_get(channel):
     data = os.urandom(10 << 20)
-    assert channel.put("/work/some/where", data, mode=0o600).status == 0
-    assert channel.shell("sha256sum </work/some/where").stdout.split()[0].decode() == hashlib.sha256(data).hexdigest()
-    assert channel.get("/work/some/where", 10 << 20).data == data
-    assert channel.get("/work/some/where", 1000)["errno"] == 27
+    assert channel.put("/workspace/some/where", data, mode=0o600).status == 0
+    assert channel.shell("sha256sum </workspace/some/where").stdout.split()[0].decode() == hashlib.sha256(data).hexdigest()
+    assert channel.get("/workspace/some/where", 10 << 20).data == data
+    assert channel.get("/workspace/some/where", 1000)["errno"] == 27
     assert channel.get("/nowhere", 1000)["errno"] == 2
     assert channel.put("/proc/nowhere", b"x")["errno"] > 0
 

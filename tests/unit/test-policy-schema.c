@@ -165,7 +165,7 @@ static const struct {
           "\"tls\": \"inspect\"}, {\"name\": \"a.example.org\", \"ports\": [80, 443], \"methods\": [\"GET\"], \"paths\": [\"/v1/\"]}],"
           "\"deny\": [{\"description\": \"d\", \"name\": \"b.example.org\", \"ports\": [443, 7], \"methods\": [\"PUT\"], \"paths\": [\"/x\"]}]}" },
         { POLICY_HARNESS, "rich",
-          "{\"image\": null, \"argv\": [\"x\"], \"stdin\": \"{task}\", \"cwd\": \"/work\", \"env\": {\"A\": \"b\", \"C\": {\"sentinel\": \"anthropic\"}},"
+          "{\"image\": null, \"argv\": [\"x\"], \"stdin\": \"{task}\", \"cwd\": \"/workspace\", \"env\": {\"A\": \"b\", \"C\": {\"sentinel\": \"anthropic\"}},"
           "\"files\": [{\"path\": \"/x\", \"content\": \"y\", \"mode\": \"0600\"}], \"output\": \"text\"}" },
         { POLICY_WORKFLOWS, "rich",
           "{\"template\": \"base\", \"repository\": true, \"egress\": \"anthropic\", \"credentials\": [\"anthropic\"], \"harness\": null,"

@@ -21,7 +21,7 @@
              "\"limits\":{\"boot_s\":60,\"run_s\":3600,\"output_bytes\":1000,\"bundle_bytes\":1000},"
 #define REPOSITORY "\"repository\":{\"base\":\"0123456789012345678901234567890123456789\",\"ref\":\"refs/anchorhold/base\",\"result_ref\":\"refs/anchorhold/result\"},"
 #define STEP_PREPARE "{\"name\":\"deps\",\"kind\":\"prepare\",\"argv\":[\"true\"],\"timeout_s\":9}"
-#define STEP_AGENT "{\"name\":\"agent\",\"kind\":\"agent\",\"argv\":[\"a\",\"{task}\"],\"env\":{\"KEY\":{\"sentinel\":\"c\"},\"X\":\"1\"},\"cwd\":\"/work/repo\",\"timeout_s\":9}"
+#define STEP_AGENT "{\"name\":\"agent\",\"kind\":\"agent\",\"argv\":[\"a\",\"{task}\"],\"env\":{\"KEY\":{\"sentinel\":\"c\"},\"X\":\"1\"},\"cwd\":\"/workspace/repo\",\"timeout_s\":9}"
 #define STEP_CHECK "{\"name\":\"check\",\"kind\":\"check\",\"argv\":[\"make\"],\"timeout_s\":9,\"feedback\":{\"rounds\":2}}"
 
 static void parse(const char *text, RunSpec *ret) {

@@ -54,8 +54,8 @@ static void test_exec(void **state) {
 
 static void test_agent(void **state) {
         _cleanup_json_ json_t *harness = NULL, *argv = NULL, *env = NULL, *work = NULL, *verify = NULL, *vm = NULL, *manifest = NULL;
-        PolicyStep steps[2] = { { .name = "agent", .kind = "agent", .cwd = "/work/repo", .timeout_s = 900 },
-                                { .name = "check", .kind = "check", .cwd = "/work/repo", .timeout_s = 60, .feedback_rounds = 2 } };
+        PolicyStep steps[2] = { { .name = "agent", .kind = "agent", .cwd = "/workspace/repo", .timeout_s = 900 },
+                                { .name = "check", .kind = "check", .cwd = "/workspace/repo", .timeout_s = 60, .feedback_rounds = 2 } };
         PolicyWorkflow w = { .name = "code-fix", .template_name = "base", .harness = "pi", .repository = true, .run_s = 10,
                              .steps = steps, .n_steps = 2, .verify = &steps[1], .n_verify = 1 };
         SpecInput in = { .run = "r000000000001", .item = "i000000000001", .attempt = 2, .workflow = &w, .task = "fix", .base = COMMIT_A };
@@ -78,7 +78,7 @@ static void test_agent(void **state) {
         assert_string_equal(at(json_object_get(step, "env"), "A"), "2"); /* the step's wins */
         assert_string_equal(at(json_object_get(json_object_get(step, "env"), "K"), "sentinel"), "anthropic");
         assert_string_equal(at(step, "stdin"), "{feedback}");
-        assert_string_equal(at(step, "cwd"), "/work/repo");
+        assert_string_equal(at(step, "cwd"), "/workspace/repo");
         assert_int_equal(json_array_size(json_object_get(step, "files")), 1);
         step = json_array_get(json_object_get(work, "steps"), 1);
         assert_int_equal(json_integer_value(json_object_get(json_object_get(step, "feedback"), "rounds")), 2);
@@ -106,7 +106,7 @@ static void test_agent(void **state) {
 
 static void test_submissions(void **state) {
         _cleanup_json_ json_t *good = parse("[\"true\"]"), *empty = parse("[]"), *wrong = parse("[1]"), *nameless = parse("[\"\"]");
-        PolicyStep agent = { .name = "agent", .kind = "agent", .cwd = "/work/repo" };
+        PolicyStep agent = { .name = "agent", .kind = "agent", .cwd = "/workspace/repo" };
         PolicyWorkflow fix = { .name = "f", .repository = true, .steps = &agent, .n_steps = 1 };
 
         assert_null(spec_check_submission(&exec_workflow, &(Submission) { .command = good }));
@@ -127,7 +127,7 @@ static void test_submissions(void **state) {
 static void test_frames(void **state) {
         _cleanup_json_ json_t *in_argv = parse("{\"argv\": [\"pi\", \"{task}\"], \"env\": {\"K\": {\"sentinel\": \"s\"}}}"),
                               *in_stdin = parse("{\"argv\": [\"pi\"], \"stdin\": \"{task}\"}"), *command = NULL;
-        PolicyStep agent = { .name = "agent", .kind = "agent", .cwd = "/work/repo" };
+        PolicyStep agent = { .name = "agent", .kind = "agent", .cwd = "/workspace/repo" };
         PolicyWorkflow fix = { .name = "f", .steps = &agent, .n_steps = 1 };
         SpecInput in = { .workflow = &fix, .harness = in_argv };
         const char *pointer, *reason;

@@ -20,7 +20,7 @@ import uuid
 
 import servers
 
-REPO = "/work/repo"
+REPO = "/workspace/repo"
 
 
 def tool(kind, **arguments):
