@@ -5,18 +5,15 @@
  * anew and written, so that an event of a stream is on its way as soon as it is there.
  *
  * A response whose body is masked is always sent in chunks, because masking may change its length, and what
- * the length would be must not depend on the secret. An origin that encodes a body although it was asked not to
- * is refused: what cannot be read cannot be masked.
+ * the length would be must not depend on the secret.
  */
 
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include <strings.h>
 
 #include "inject/exchange-private.h"
 #include "util/log.h"
-#include "util/text.h"
 
 /* Models think for minutes before the first byte comes. */
 #define RELAY_USEC (15 * 60 * SECOND_USEC)
@@ -77,39 +74,6 @@ int exchange_read_guest(Exchange *x) {
         return r;
 }
 
-/* ---- usage ---- */
-
-static void start_usage(Exchange *x, const HttpHead *h) {
-        const char *type = "";
-
-        (void) http_head_find(h, "content-type", &type);
-        if (x->metered && !x->usage && usage_reader_new(&x->usage, x->metered->source->provider, usage_format_of(type)) < 0)
-                log_oom();
-}
-
-void exchange_finish_usage(Exchange *x, bool complete) {
-        const InjectCredential *c = x->metered;
-        UsageCall call;
-
-        if (!c || !x->sent)
-                return;
-        call = (UsageCall) {
-                .provider = json_string_value(json_object_get(c->source->rule, "provider")),
-                .host = x->name,
-                .credential = x->plan.n_items > 0 ? x->plan.items[0].credential->source->name : NULL,
-                .latency_usec = time_boottime() - x->started_usec,
-                .status = x->status,
-                .complete = complete,
-        };
-        if (x->usage)
-                usage_reader_finish(x->usage, &call.usage);
-        call.cost_microusd = usage_cost(c->source->provider, &call.usage);
-        usage_report_add(x->context->usage, &call);
-
-        x->usage = usage_reader_free(x->usage);
-        x->metered = NULL;
-}
-
 /* ---- request ---- */
 
 int exchange_begin_relay(Exchange *x) {
@@ -117,10 +81,10 @@ int exchange_begin_relay(Exchange *x) {
         int r;
 
         http_reader_set_head_request(x->responses, x->head_request);
-        r = substitute_write(h, &x->plan, x->name, x->port, &x->to_origin);
+        r = substitute_write(h, &x->request.plan, x->name, x->port, &x->to_origin);
         if (r < 0)
                 return r;
-        x->sent = true;
+        request_set_sent(&x->request);
         exchange_set_phase(x, PHASE_RELAY, RELAY_USEC);
         return 1;
 }
@@ -145,33 +109,24 @@ static int write_body(Buffer *scratch, bool chunked, bool last, Buffer *out) {
         return r;
 }
 
-/* A piece of the request's body, or its end: nothing leaves before it was searched for sentinels of other hosts. */
-static int pass_request_body(Exchange *x, const uint8_t *data, size_t size, bool last) {
+/* A piece of the request's body, or its end. */
+static int pass_request_body(Exchange *x, const uint8_t *data, size_t size, bool last, Refusal *ret) {
         bool chunked = http_reader_head(x->requests)->framing == HTTP_FRAMING_CHUNKED;
         Buffer scratch = {};
-        int r = 0;
+        int r;
 
-        if (size > 0)
-                r = masker_feed(x->tripwire, data, size, &scratch);
-        if (r >= 0 && last)
-                r = masker_finish(x->tripwire, &scratch);
-        if (r >= 0 && masker_hits(x->tripwire) == 0)
+        r = request_feed_body(&x->request, data, size, last, &scratch, ret);
+        if (r == 0)
                 r = write_body(&scratch, chunked, last, &x->to_origin);
         buffer_done(&scratch);
         return r;
-}
-
-static const InjectCredential *first_foreign_credential(const Exchange *x) {
-        for (size_t i = 0; i < x->context->n_credentials; i++)
-                if (!inject_credential_covers_host(&x->context->credentials[i], x->name, x->port))
-                        return &x->context->credentials[i];
-        return NULL;
 }
 
 static int relay_request(Exchange *x) {
         const uint8_t *body;
         size_t used, body_size;
         HttpEvent event;
+        Refusal refusal;
         int r, got;
 
         if (buffer_size(&x->to_origin) >= EXCHANGE_BACKLOG_MAX)
@@ -192,11 +147,9 @@ static int relay_request(Exchange *x) {
                 }
                 if (event == HTTP_EVENT_BODY || event == HTTP_EVENT_END) {
                         x->request_over = event == HTTP_EVENT_END;
-                        r = pass_request_body(x, body, body_size, x->request_over);
-                        if (r < 0)
-                                return r;
-                        if (masker_hits(x->tripwire) > 0)
-                                return exchange_misuse(x, first_foreign_credential(x), "body");
+                        r = pass_request_body(x, body, body_size, x->request_over, &refusal);
+                        if (r != 0)
+                                return r == REQUEST_E_REFUSED ? exchange_refuse_as(x, &refusal) : r;
                         got = 1;
                 }
                 buffer_consume(&x->from_guest, used);
@@ -210,21 +163,14 @@ static int relay_request(Exchange *x) {
 
 /* ---- response ---- */
 
-static int mask_text(Exchange *x, const char *text, Buffer *out) {
-        int r;
-
-        r = masker_feed(x->mask, text, strlen(text), out);
-        return r < 0 ? r : masker_finish(x->mask, out);
-}
-
 static int pass_fields(Exchange *x, const HttpHead *h) {
         for (size_t i = 0; i < h->n_fields; i++) {
                 int r;
 
-                if (http_field_is_hop_by_hop(h, h->fields[i].name))
+                if (!request_passes_field(h, h->fields[i].name))
                         continue;
-                if ((r = mask_text(x, h->fields[i].name, &x->to_guest)) < 0 || (r = buffer_append_text(&x->to_guest, ": ")) < 0 ||
-                    (r = mask_text(x, h->fields[i].value, &x->to_guest)) < 0 || (r = buffer_append_text(&x->to_guest, "\r\n")) < 0)
+                if ((r = request_mask_text(&x->request, h->fields[i].name, &x->to_guest)) < 0 || (r = buffer_append_text(&x->to_guest, ": ")) < 0 ||
+                    (r = request_mask_text(&x->request, h->fields[i].value, &x->to_guest)) < 0 || (r = buffer_append_text(&x->to_guest, "\r\n")) < 0)
                         return r;
         }
         return 0;
@@ -235,7 +181,7 @@ static int pass_status(Exchange *x, const HttpHead *h) {
         int r;
 
         (void) snprintf(line, sizeof(line), "HTTP/1.1 %u ", h->status);
-        if ((r = buffer_append_text(&x->to_guest, line)) < 0 || (r = mask_text(x, h->reason, &x->to_guest)) < 0)
+        if ((r = buffer_append_text(&x->to_guest, line)) < 0 || (r = request_mask_text(&x->request, h->reason, &x->to_guest)) < 0)
                 return r;
         return buffer_append_text(&x->to_guest, "\r\n");
 }
@@ -253,7 +199,7 @@ static int pass_framing(Exchange *x, const HttpHead *h) {
 
 static int pass_head(Exchange *x) {
         const HttpHead *h = http_reader_head(x->responses);
-        const char *encoding;
+        Refusal refusal;
         int r;
 
         if (h->status < 200) { /* "go on", or hints */
@@ -262,12 +208,9 @@ static int pass_head(Exchange *x) {
                 return buffer_append_text(&x->to_guest, "\r\n");
         }
 
-        x->status = h->status;
-        if (x->context->n_credentials > 0 && h->framing != HTTP_FRAMING_NONE &&
-            http_head_find(h, "content-encoding", &encoding) > 0 && strcasecmp(encoding, "identity") != 0)
-                return exchange_deny(x, 502, "encoded-response", "Content-Encoding", "The origin encoded its answer although it was asked not to.");
-
-        start_usage(x, h);
+        r = request_begin_answer(&x->request, h, &refusal);
+        if (r != 0)
+                return r == REQUEST_E_REFUSED ? exchange_refuse_as(x, &refusal) : r;
         if ((r = pass_status(x, h)) < 0 || (r = pass_fields(x, h)) < 0 || (r = pass_framing(x, h)) < 0)
                 return r;
         if (!x->guest_keeps_alive || !x->request_over)
@@ -280,14 +223,9 @@ static int pass_head(Exchange *x) {
 
 static int pass_response_body(Exchange *x, const uint8_t *data, size_t size, bool last) {
         Buffer scratch = {};
-        int r = 0;
+        int r;
 
-        if (size > 0 && x->usage)
-                usage_reader_feed(x->usage, data, size);
-        if (size > 0)
-                r = masker_feed(x->mask, data, size, &scratch);
-        if (r >= 0 && last)
-                r = masker_finish(x->mask, &scratch);
+        r = request_feed_answer(&x->request, data, size, last, &scratch);
         if (r >= 0)
                 r = write_body(&scratch, x->body_framed_as_chunks, last, &x->to_guest);
         buffer_done(&scratch);
@@ -302,9 +240,8 @@ static int finish_request(Exchange *x, bool origin_ended) {
         /* bytes that came before their turn are not looked at: their sender has to start over */
         bool keep_guest = x->guest_keeps_alive && x->request_over && !x->guest_ended && buffer_size(&x->from_guest) == 0;
 
-        exchange_finish_usage(x, true);
-        x->plan = (SubstitutePlan) {};
-        x->sent = x->head_passed = x->head_request = false;
+        request_finish(&x->request, true);
+        x->head_passed = x->head_request = false;
         if (!keep_origin || !keep_guest)
                 exchange_drop_origin(x);
         x->idle_usec = time_boottime();

@@ -6,9 +6,7 @@
  *   guest ═TLS═ request reader → judged → head rewritten → ═TLS═ origin
  *   guest ═TLS═ head and body masked ← response reader ←   ═TLS═ origin
  *
- * What each request must pass, in this order: it parses strictly; its Host is the name that the connection was opened for; its target
- * means one path; its sentinels are in their places; egressd allows name, method and path; the audit log has
- * that a credential is used. Only then a connection to the origin is opened (or the last one used again) and the
+ * Once a request has passed what request.c asks of it, a connection to the origin is opened (or the last one used again) and the
  * secret written, into a buffer that is zeroed as it empties.
  *
  * One request at a time: the next one is read when the last response is through, and bytes that come earlier end
@@ -28,11 +26,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "egress/agreement.h"
 #include "inject/exchange-private.h"
-#include "policy/policy.h"
 #include "util/io.h"
-#include "util/json.h"
 #include "util/log.h"
 #include "util/text.h"
 
@@ -42,14 +37,12 @@ static Exchange *exchange_free(Exchange *x) {
         if (!x)
                 return NULL;
 
-        exchange_finish_usage(x, false);
+        request_done(&x->request);
         exchange_drop_origin(x);
         x->guest = tls_stream_free(x->guest);
         x->deadline = sd_event_source_disable_unref(x->deadline);
         x->again = sd_event_source_disable_unref(x->again);
         http_reader_free(x->requests);
-        masker_free(x->mask);
-        masker_free(x->tripwire);
         buffer_done(&x->from_guest);
         buffer_done(&x->to_guest);
         if (x->prev) {
@@ -92,28 +85,27 @@ static const char *status_text(unsigned status) {
 }
 
 int exchange_refuse(Exchange *x, unsigned status, const char *reason, const char *message) {
-        return exchange_refuse_by(x, status, reason, "default", message);
+        Refusal refusal;
+
+        refusal_set(&refusal, status, reason, "default", message);
+        return exchange_refuse_as(x, &refusal);
 }
 
-int exchange_refuse_by(Exchange *x, unsigned status, const char *reason, const char *rule, const char *message) {
-        _cleanup_json_ json_t *body = NULL;
+int exchange_refuse_as(Exchange *x, const Refusal *refusal) {
         _cleanup_free_ char *text = NULL, *head = NULL;
         int r;
 
-        exchange_finish_usage(x, false);
+        request_finish(&x->request, false);
         exchange_drop_origin(x);
         if (x->head_passed)
                 return -ECONNABORTED;
 
-        /* the form that clients of the model APIs show to their user */
-        body = json_pack("{s:s, s:{s:s, s:s, s:s, s:s}}", "type", "error", "error", "type", "anchorhold_refused", "reason", reason, "rule", rule,
-                         "message", message);
-        text = body ? json_dumps(body, JSON_COMPACT) : NULL;
+        text = refusal_body(refusal);
         if (!text)
                 return -ENOMEM;
         head = text_format("HTTP/1.1 %u %s\r\nContent-Type: application/json\r\nContent-Length: %zu\r\n"
                            "Anchorhold-Reason: %s\r\nAnchorhold-Rule: %s\r\nConnection: close\r\n\r\n",
-                           status, status_text(status), strlen(text), reason, rule);
+                           refusal->status, status_text(refusal->status), strlen(text), refusal->reason, refusal->rule);
         if (!head)
                 return -ENOMEM;
 
@@ -126,43 +118,11 @@ int exchange_refuse_by(Exchange *x, unsigned status, const char *reason, const c
         return 1;
 }
 
-char *exchange_record_path(const HttpHead *h) {
-        size_t n = h->target ? strcspn(h->target, "?") : 0;
-
-        return text_escape(h->target ? h->target : "", n < 256 ? n : 256, false);
-}
-
-static json_t *describe_request(const Exchange *x, const char *reason, const char *where) {
-        const HttpHead *h = http_reader_head(x->requests);
-        _cleanup_free_ char *path = exchange_record_path(h), *safe = NULL;
-
-        safe = where ? text_escape(where, strnlen(where, 64), false) : NULL;
-        return json_pack("{s:s, s:i, s:s, s:s?, s:s?, s:s?}", "name", x->name, "port", (int) x->port, "reason", reason,
-                         "method", h->method, "path", path, "where", safe);
-}
-
 int exchange_deny(Exchange *x, unsigned status, const char *reason, const char *where, const char *message) {
-        _cleanup_free_ char *key = text_format("%s %s %u", reason, x->name, x->port);
+        Refusal refusal;
 
-        log_info("refused a request for %s: %s", x->name, reason);
-        if (key)
-                notes_add(x->context->notes, "conn.deny", key, describe_request(x, reason, where));
-        return exchange_refuse(x, status, reason, message);
-}
-
-int exchange_misuse(Exchange *x, const InjectCredential *credential, const char *where) {
-        _cleanup_free_ char *key = text_format("%s %s %u", credential->source->name, x->name, x->port);
-        json_t *data = describe_request(x, "misuse", where);
-
-        log_warning("blocked the sentinel of credential %s on its way to %s", credential->source->name, x->name);
-        if (data)
-                (void) json_object_set_new(data, "credential", json_string(credential->source->name));
-        if (key)
-                notes_add(x->context->notes, "credential.misuse", key, data);
-        else
-                json_unref(data);
-        return exchange_refuse(x, 403, "credential-misuse",
-                               "This request carries a credential to where it does not belong. It was blocked and recorded.");
+        request_deny(&x->request, http_reader_head(x->requests), status, reason, where, message, &refusal);
+        return exchange_refuse_as(x, &refusal);
 }
 
 /* ---- phases ---- */
@@ -180,70 +140,17 @@ static int handshake_step(Exchange *x) {
         return r;
 }
 
-/* Is the Host of the request the name that the connection is for, with its port or none? */
-static bool host_agrees(const Exchange *x, const HttpHead *h) {
-        const char *value = NULL, *colon;
-        char name[254];
-
-        if (http_head_find(h, "host", &value) != 1)
-                return false;
-        colon = strrchr(value, ':');
-        if (colon) {
-                _cleanup_free_ char *expected = text_format("%u", x->port), *bare = strndup(value, (size_t) (colon - value));
-
-                if (!expected || !bare || strcmp(colon + 1, expected) != 0 || egress_normalise_name(bare, name) < 0)
-                        return false;
-        } else if (egress_normalise_name(value, name) < 0)
-                return false;
-        return strcmp(name, x->name) == 0;
-}
-
-static void begin_metering(Exchange *x, const HttpHead *h) {
-        for (size_t i = 0; i < x->context->n_credentials; i++) {
-                const InjectCredential *c = &x->context->credentials[i];
-
-                if (c->source->provider && usage_is_call(c->source->provider, x->name, h->method, h->target))
-                        x->metered = c;
-        }
-}
-
 static int judge_request(Exchange *x) {
         const HttpHead *h = http_reader_head(x->requests);
-        const SubstitutePlan *plan = &x->plan;
+        Refusal refusal;
+        int r;
 
-        x->started_usec = time_boottime();
         x->head_request = strcmp(h->method, "HEAD") == 0;
         x->guest_keeps_alive = h->keep_alive;
-        x->request_over = x->head_passed = x->body_framed_as_chunks = x->sent = false;
-        x->status = 0;
-        x->metered = NULL;
+        x->request_over = x->head_passed = x->body_framed_as_chunks = false;
 
-        if (!host_agrees(x, h))
-                return exchange_deny(x, 421, "fronting", "Host", "The request's Host is not the name that this connection was opened for.");
-        if (!http_target_is_plain(h->target))
-                return exchange_deny(x, 400, "path", "target", "The request's target is not in origin form, or has dot segments.");
-
-        for (size_t i = 0; i < h->n_fields; i++)
-                if (agreement_field_overrides(h->fields[i].name))
-                        return exchange_deny(x, 400, "bad-request", h->fields[i].name, "A header field names another method or target than the request.");
-
-        substitute_plan(x->context->credentials, x->context->n_credentials, x->name, x->port, h, &x->plan);
-        switch (plan->verdict) {
-        case SUBSTITUTE_MISUSE:
-                return exchange_misuse(x, plan->credential, plan->where);
-        case SUBSTITUTE_FOREIGN:
-                return exchange_deny(x, 403, "foreign-credential", plan->where, "This host may be used with this run's own credential only.");
-        case SUBSTITUTE_NOT_HERE:
-                return exchange_deny(x, 403, "credential-scope", plan->where, "The credential may not be used with this method and path.");
-        case SUBSTITUTE_REVOKED:
-                return exchange_deny(x, 403, "credential-revoked", plan->where, "The credential was revoked.");
-        case SUBSTITUTE_PLAIN:
-        case SUBSTITUTE_REPLACE:
-                break;
-        }
-
-        begin_metering(x, h);
-        return exchange_decide(x);
+        r = request_begin(&x->request, h, &refusal);
+        return r == REQUEST_E_REFUSED ? exchange_refuse_as(x, &refusal) : r < 0 ? r : exchange_decide(x);
 }
 
 /* Between requests an origin has nothing to say: whatever it does ends that connection. */
@@ -306,7 +213,6 @@ static int phase_step(Exchange *x) {
         case PHASE_HEAD:
                 return head_step(x);
         case PHASE_DECIDE:
-        case PHASE_RECORD:
         case PHASE_CONNECT:
                 return 0;
         case PHASE_SECURE:
@@ -408,7 +314,6 @@ static int exchange_on_deadline(sd_event_source *s, uint64_t usec, void *userdat
 
         switch (x->phase) {
         case PHASE_DECIDE:
-        case PHASE_RECORD:
                 r = exchange_refuse(x, 503, "unavailable", "The host did not decide in time.");
                 break;
         case PHASE_CONNECT:
@@ -425,28 +330,6 @@ static int exchange_on_deadline(sd_event_source *s, uint64_t usec, void *userdat
 }
 
 /* ---- start and end ---- */
-
-static int make_maskers(Exchange *x) {
-        MaskPair secrets[RUN_CREDENTIALS_MAX], sentinels[RUN_CREDENTIALS_MAX];
-        size_t n_secrets = 0, n_sentinels = 0;
-        int r;
-
-        for (size_t i = 0; i < x->context->n_credentials; i++) {
-                const InjectCredential *c = &x->context->credentials[i];
-                const char *sentinel = c->source->sentinel;
-
-                if (c->source->secret) {
-                        SecretView v = secret_view(c->source->secret);
-
-                        secrets[n_secrets++] = (MaskPair) { v.bytes, v.size, sentinel, strlen(sentinel) };
-                }
-                if (!inject_credential_covers_host(c, x->name, x->port))
-                        sentinels[n_sentinels++] = (MaskPair) { sentinel, strlen(sentinel), "", 0 };
-        }
-
-        r = masker_new(&x->mask, secrets, n_secrets);
-        return r < 0 ? r : masker_new(&x->tripwire, sentinels, n_sentinels);
-}
 
 static int make_timers(Exchange *x) {
         int r;
@@ -483,7 +366,7 @@ int exchange_start(ExchangeContext *c, int fd, const char *name, uint16_t port, 
         (void) snprintf(x->name, sizeof(x->name), "%s", name);
         (void) snprintf(x->client, sizeof(x->client), "%s", client);
 
-        if ((r = http_reader_new(&x->requests, HTTP_KIND_REQUEST)) < 0 || (r = make_maskers(x)) < 0 || (r = make_timers(x)) < 0)
+        if ((r = http_reader_new(&x->requests, HTTP_KIND_REQUEST)) < 0 || (r = request_init(&x->request, c, x->name, port)) < 0 || (r = make_timers(x)) < 0)
                 return r;
         r = io_set_nonblock(fd, true);
         if (r < 0)
@@ -517,12 +400,8 @@ void exchange_close_grant(ExchangeContext *c, int64_t grant) {
 
 void exchange_close_credential(ExchangeContext *c, const InjectCredential *credential) {
         for (Exchange *x = c->exchanges, *next; x; x = next) {
-                bool carries = false;
-
                 next = x->next;
-                for (size_t i = 0; i < x->plan.n_items; i++)
-                        carries = carries || x->plan.items[i].credential == credential;
-                if (carries)
+                if (request_carries(&x->request, credential))
                         exchange_free(x);
         }
 }

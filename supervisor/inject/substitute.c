@@ -200,23 +200,17 @@ void substitute_plan(const InjectCredential *credentials, size_t n_credentials, 
         }
 }
 
-static int write_field(Buffer *out, const char *name, const char *value) {
+static int write_line(const char *name, const void *value, size_t size, bool secret, void *userdata) {
+        Buffer *out = userdata;
         int r;
 
-        if ((r = buffer_append_text(out, name)) < 0 || (r = buffer_append_text(out, ": ")) < 0 ||
-            (r = buffer_append_text(out, value)) < 0)
+        if ((r = buffer_append_text(out, name)) < 0 || (r = buffer_append_text(out, ": ")) < 0 || (r = buffer_append(out, value, size)) < 0)
                 return r;
         return buffer_append_text(out, "\r\n");
 }
 
-static int write_substituted(Buffer *out, const HttpField *field, const Substitution *s) {
-        SecretView v = secret_view(s->credential->source->secret);
-        int r;
-
-        if ((r = buffer_append_text(out, field->name)) < 0 || (r = buffer_append_text(out, ": ")) < 0 ||
-            (r = buffer_append(out, field->value, s->offset)) < 0 || (r = buffer_append(out, v.bytes, v.size)) < 0)
-                return r;
-        return buffer_append_text(out, "\r\n");
+static int write_field(Buffer *out, const char *name, const char *value) {
+        return write_line(name, value, strlen(value), false, out);
 }
 
 /* An origin that does not read the body of a GET would take it for the next request: so there is none on that connection. */
@@ -250,32 +244,52 @@ static bool is_dropped(const HttpHead *head, const SubstitutePlan *plan, const c
                http_field_is_hop_by_hop(head, name);
 }
 
-int substitute_write(const HttpHead *head, const SubstitutePlan *plan, const char *host, uint16_t port, Buffer *out) {
-        char authority[280];
+static int pass_substituted(const HttpField *field, const Substitution *s, SubstituteSink sink, void *userdata) {
+        SecretView v = secret_view(s->credential->source->secret);
+        Buffer value = {};
         int r;
 
-        if (port == 443)
-                (void) snprintf(authority, sizeof(authority), "%s", host);
-        else
-                (void) snprintf(authority, sizeof(authority), "%s:%u", host, port);
-        if ((r = buffer_append_text(out, head->method)) < 0 || (r = buffer_append_text(out, " ")) < 0 ||
-            (r = buffer_append_text(out, head->target)) < 0 || (r = buffer_append_text(out, " HTTP/1.1\r\n")) < 0 ||
-            (r = write_field(out, "Host", authority)) < 0 || (r = write_field(out, "Accept-Encoding", "identity")) < 0 ||
-            (r = write_framing(head, out)) < 0 || (r = write_end(head, out)) < 0)
-                return r;
+        if ((r = buffer_append(&value, field->value, s->offset)) >= 0 && (r = buffer_append(&value, v.bytes, v.size)) >= 0)
+                r = sink(field->name, buffer_data(&value), buffer_size(&value), true, userdata);
+        buffer_done(&value);
+        return r;
+}
 
-        for (size_t i = 0; i < head->n_fields; i++) {
+int substitute_fields(const HttpHead *head, const SubstitutePlan *plan, SubstituteSink sink, void *userdata) {
+        int r;
+
+        r = sink("Accept-Encoding", "identity", strlen("identity"), false, userdata);
+        for (size_t i = 0; i < head->n_fields && r >= 0; i++) {
+                const HttpField *field = &head->fields[i];
                 const Substitution *s = NULL;
 
                 for (size_t k = 0; k < plan->n_items; k++)
                         if (plan->items[k].field == i)
                                 s = &plan->items[k];
                 if (s)
-                        r = write_substituted(out, &head->fields[i], s);
-                else if (!is_dropped(head, plan, head->fields[i].name))
-                        r = write_field(out, head->fields[i].name, head->fields[i].value);
-                if (r < 0)
-                        return r;
+                        r = pass_substituted(field, s, sink, userdata);
+                else if (!is_dropped(head, plan, field->name))
+                        r = sink(field->name, field->value, strlen(field->value), false, userdata);
         }
+        return r < 0 ? r : 0;
+}
+
+int substitute_write(const HttpHead *head, const SubstitutePlan *plan, const char *host, uint16_t port, Buffer *out) {
+        char authority[SUBSTITUTE_AUTHORITY_SIZE];
+        int r;
+
+        substitute_authority(host, port, authority);
+        if ((r = buffer_append_text(out, head->method)) < 0 || (r = buffer_append_text(out, " ")) < 0 ||
+            (r = buffer_append_text(out, head->target)) < 0 || (r = buffer_append_text(out, " HTTP/1.1\r\n")) < 0 ||
+            (r = write_field(out, "Host", authority)) < 0 || (r = write_framing(head, out)) < 0 || (r = write_end(head, out)) < 0 ||
+            (r = substitute_fields(head, plan, write_line, out)) < 0)
+                return r;
         return buffer_append_text(out, "\r\n");
+}
+
+void substitute_authority(const char *host, uint16_t port, char *ret) {
+        if (port == 443)
+                (void) snprintf(ret, SUBSTITUTE_AUTHORITY_SIZE, "%s", host);
+        else
+                (void) snprintf(ret, SUBSTITUTE_AUTHORITY_SIZE, "%s:%u", host, port);
 }

@@ -35,9 +35,20 @@ typedef struct SubstitutePlan {
 void substitute_plan(const InjectCredential *credentials, size_t n_credentials, const char *host, uint16_t port,
                      const HttpHead *head, SubstitutePlan *ret);
 
+/* One field of the head that leaves, with `secret` if a real value is in it. value is borrowed. Negative errno ends it. */
+typedef int (*SubstituteSink)(const char *name, const void *value, size_t size, bool secret, void *userdata);
+
 /*
- * The request's head for the origin: as it was read, but Host set to `host` (with the port unless it is 443),
- * without fields about one connection, asking for an unencoded body and, beside a secret, for a whole one, framed as
- * `head` says, and with the values in the plan's places. Trusts the verdict to be PLAIN or REPLACE.
+ * The fields of a request's head for the origin, with the values in the plan's places: as they were read, but without Host and what is about
+ * one connection or about framing, asking for an unencoded body and, beside a secret, for a whole one. Trusts the verdict
+ * to be PLAIN or REPLACE.
  */
+int substitute_fields(const HttpHead *head, const SubstitutePlan *plan, SubstituteSink sink, void *userdata);
+
+/* The whole head in HTTP/1.1: Host is set to `host` (with the port unless it is 443), framed as `head` says. */
 int substitute_write(const HttpHead *head, const SubstitutePlan *plan, const char *host, uint16_t port, Buffer *out);
+
+enum { SUBSTITUTE_AUTHORITY_SIZE = 280 };
+
+/* The host as it stands in Host and :authority; ret has SUBSTITUTE_AUTHORITY_SIZE bytes. */
+void substitute_authority(const char *host, uint16_t port, char *ret);

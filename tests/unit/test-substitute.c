@@ -103,13 +103,13 @@ static void test_replace(void **state) {
         assert_int_equal(judge(*state, API, 443, CALL, "X-Api-Key: " SENTINEL "\r\nContent-Length: 5\r\nAccept-Encoding: gzip\r\nA: b\r\n",
                                "X-Api-Key", &one),
                          SUBSTITUTE_REPLACE);
-        assert_string_equal(one, "POST /v1/messages?beta=true HTTP/1.1\r\nHost: api.anthropic.com\r\nAccept-Encoding: identity\r\n"
-                                 "Content-Length: 5\r\nX-Api-Key: " SECRET "\r\nA: b\r\n\r\n");
+        assert_string_equal(one, "POST /v1/messages?beta=true HTTP/1.1\r\nHost: api.anthropic.com\r\nContent-Length: 5\r\n"
+                                 "Accept-Encoding: identity\r\nX-Api-Key: " SECRET "\r\nA: b\r\n\r\n");
         assert_int_equal(judge(*state, API, 443, CALL, "Authorization: Bearer " SENTINEL "\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n",
                                NULL, &two),
                          SUBSTITUTE_REPLACE);
-        assert_string_equal(two, "POST /v1/messages?beta=true HTTP/1.1\r\nHost: api.anthropic.com\r\nAccept-Encoding: identity\r\n"
-                                 "Transfer-Encoding: chunked\r\nAuthorization: Bearer " SECRET "\r\n\r\n");
+        assert_string_equal(two, "POST /v1/messages?beta=true HTTP/1.1\r\nHost: api.anthropic.com\r\nTransfer-Encoding: chunked\r\n"
+                                 "Accept-Encoding: identity\r\nAuthorization: Bearer " SECRET "\r\n\r\n");
         assert_int_equal(judge(*state, API, 443, CALL, "Authorization: bearer " SENTINEL "\r\nx-api-key: " SENTINEL "\r\n", NULL, &three),
                          SUBSTITUTE_REPLACE);
         assert_null(strstr(three, SENTINEL));

@@ -1,0 +1,365 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+
+/*
+ * What each request must pass, in this order: it was read strictly (by its carrier); its Host is the name that the connection was opened
+ * for; its target means one path; its sentinels are in their places; egressd allows name, method and path; the audit log has
+ * that a credential is used. Only then may it be written to an origin, with the secret in its place.
+ *
+ * A Request that goes first is not called any more: the question is freed, and the record's callback finds that nobody waits.
+ */
+
+#include "inject/request.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "egress/agreement.h"
+#include "policy/policy.h"
+#include "util/json.h"
+#include "util/log.h"
+#include "util/text.h"
+
+/* Waits for the audit log; outlives a request that goes first. */
+struct RecordWait {
+        Request *request;  /* borrowed; NULL once it is gone */
+        size_t credential; /* its number */
+};
+
+/* ---- refusals ---- */
+
+void refusal_set(Refusal *ret, unsigned status, const char *reason, const char *rule, const char *message) {
+        *ret = (Refusal) { .status = status };
+        (void) snprintf(ret->reason, sizeof(ret->reason), "%s", reason);
+        (void) snprintf(ret->rule, sizeof(ret->rule), "%s", rule);
+        (void) snprintf(ret->message, sizeof(ret->message), "%s", message);
+}
+
+char *refusal_body(const Refusal *refusal) {
+        _cleanup_json_ json_t *body = NULL;
+
+        body = json_pack("{s:s, s:{s:s, s:s, s:s, s:s}}", "type", "error", "error", "type", "anchorhold_refused", "reason", refusal->reason,
+                         "rule", refusal->rule, "message", refusal->message);
+        return body ? json_dumps(body, JSON_COMPACT) : NULL;
+}
+
+/* For records: the target's path, without a query, escaped and not too long. */
+static char *record_path(const HttpHead *h) {
+        size_t n = h && h->target ? strcspn(h->target, "?") : 0;
+
+        return text_escape(n > 0 ? h->target : "", n < 256 ? n : 256, false);
+}
+
+static json_t *describe(const Request *q, const HttpHead *h, const char *reason, const char *where) {
+        _cleanup_free_ char *path = record_path(h), *safe = NULL;
+
+        safe = where ? text_escape(where, strnlen(where, 64), false) : NULL;
+        return json_pack("{s:s, s:i, s:s, s:s?, s:s?, s:s?}", "name", q->name, "port", (int) q->port, "reason", reason,
+                         "method", h ? h->method : NULL, "path", path, "where", safe);
+}
+
+void request_deny(Request *q, const HttpHead *head, unsigned status, const char *reason, const char *where, const char *message, Refusal *ret) {
+        _cleanup_free_ char *key = text_format("%s %s %u", reason, q->name, q->port);
+
+        log_info("refused a request for %s: %s", q->name, reason);
+        if (key)
+                notes_add(q->context->notes, "conn.deny", key, describe(q, head, reason, where));
+        refusal_set(ret, status, reason, "default", message);
+}
+
+static int deny(Request *q, unsigned status, const char *reason, const char *where, const char *message, Refusal *ret) {
+        request_deny(q, q->head, status, reason, where, message, ret);
+        return REQUEST_E_REFUSED;
+}
+
+/* A sentinel on a wrong way. */
+static int misuse(Request *q, const InjectCredential *credential, const char *where, Refusal *ret) {
+        _cleanup_free_ char *key = text_format("%s %s %u", credential->source->name, q->name, q->port);
+        json_t *data = describe(q, q->head, "misuse", where);
+
+        log_warning("blocked the sentinel of credential %s on its way to %s", credential->source->name, q->name);
+        if (data)
+                (void) json_object_set_new(data, "credential", json_string(credential->source->name));
+        if (key)
+                notes_add(q->context->notes, "credential.misuse", key, data);
+        else
+                json_unref(data);
+        refusal_set(ret, 403, "credential-misuse", "default",
+                    "This request carries a credential to where it does not belong. It was blocked and recorded.");
+        return REQUEST_E_REFUSED;
+}
+
+static int unavailable(Refusal *ret, const char *message) {
+        refusal_set(ret, 503, "unavailable", "default", message);
+        return REQUEST_E_REFUSED;
+}
+
+/* ---- judging ---- */
+
+/* Is the Host of the request the name that the connection is for, with its port or none? */
+static bool host_agrees(const Request *q, const HttpHead *h) {
+        const char *value = NULL, *colon;
+        char name[254];
+
+        if (http_head_find(h, "host", &value) != 1)
+                return false;
+        colon = strrchr(value, ':');
+        if (colon) {
+                _cleanup_free_ char *expected = text_format("%u", q->port), *bare = strndup(value, (size_t) (colon - value));
+
+                if (!expected || !bare || strcmp(colon + 1, expected) != 0 || egress_normalise_name(bare, name) < 0)
+                        return false;
+        } else if (egress_normalise_name(value, name) < 0)
+                return false;
+        return strcmp(name, q->name) == 0;
+}
+
+static void begin_metering(Request *q, const HttpHead *h) {
+        for (size_t i = 0; i < q->context->n_credentials; i++) {
+                const InjectCredential *c = &q->context->credentials[i];
+
+                if (c->source->provider && usage_is_call(c->source->provider, q->name, h->method, h->target))
+                        q->metered = c;
+        }
+}
+
+int request_begin(Request *q, const HttpHead *h, Refusal *ret) {
+        const SubstitutePlan *plan = &q->plan;
+
+        q->head = h;
+        q->started_usec = time_boottime();
+        q->status = 0;
+        q->sent = false;
+        q->metered = NULL;
+
+        if (!host_agrees(q, h))
+                return deny(q, 421, "fronting", "Host", "The request's Host is not the name that this connection was opened for.", ret);
+        if (!http_target_is_plain(h->target))
+                return deny(q, 400, "path", "target", "The request's target is not in origin form, or has dot segments.", ret);
+
+        for (size_t i = 0; i < h->n_fields; i++)
+                if (agreement_field_overrides(h->fields[i].name))
+                        return deny(q, 400, "bad-request", h->fields[i].name, "A header field names another method or target than the request.", ret);
+
+        substitute_plan(q->context->credentials, q->context->n_credentials, q->name, q->port, h, &q->plan);
+        switch (plan->verdict) {
+        case SUBSTITUTE_MISUSE:
+                return misuse(q, plan->credential, plan->where, ret);
+        case SUBSTITUTE_FOREIGN:
+                return deny(q, 403, "foreign-credential", plan->where, "This host may be used with this run's own credential only.", ret);
+        case SUBSTITUTE_NOT_HERE:
+                return deny(q, 403, "credential-scope", plan->where, "The credential may not be used with this method and path.", ret);
+        case SUBSTITUTE_REVOKED:
+                return deny(q, 403, "credential-revoked", plan->where, "The credential was revoked.", ret);
+        case SUBSTITUTE_PLAIN:
+        case SUBSTITUTE_REPLACE:
+                break;
+        }
+
+        begin_metering(q, h);
+        return 0;
+}
+
+/* ---- the audit log, before a credential leaves ---- */
+
+static int record_use(Request *q, Refusal *ret, bool *ret_waits);
+
+/* The end of request_clear(): q may be gone after it. */
+static void settle(Request *q, int r, const Refusal *refusal) {
+        RequestCleared cleared = q->cleared;
+
+        q->cleared = NULL;
+        cleared(r, refusal, q->userdata);
+}
+
+static void request_on_recorded(int r, void *userdata) {
+        _cleanup_free_ RecordWait *wait = userdata;
+        Request *q = wait->request;
+        bool waits = false;
+        Refusal refusal;
+
+        if (!q)
+                return;
+        q->record = NULL;
+        if (r < 0) {
+                log_error_errno(r, "the use of a credential could not be recorded: it is not used");
+                r = unavailable(&refusal, "The audit log did not take the record.");
+        } else {
+                q->context->used[wait->credential] = true;
+                r = record_use(q, &refusal, &waits); /* a request may carry more than one */
+        }
+        if (!waits)
+                settle(q, r, &refusal);
+}
+
+/* The first credential of the plan whose use is not in the log yet, or -1. */
+static ssize_t find_unrecorded(const Request *q) {
+        for (size_t i = 0; i < q->plan.n_items; i++) {
+                size_t k = (size_t) (q->plan.items[i].credential - q->context->credentials);
+
+                if (!q->context->used[k])
+                        return (ssize_t) k;
+        }
+        return -1;
+}
+
+static int record_use(Request *q, Refusal *ret, bool *ret_waits) {
+        ssize_t k = find_unrecorded(q);
+        _cleanup_free_ char *path = NULL;
+        RecordWait *wait;
+        int r;
+
+        if (k < 0)
+                return 0;
+
+        path = record_path(q->head);
+        wait = malloc(sizeof(*wait));
+        if (!wait || !path) {
+                free(wait);
+                return -ENOMEM;
+        }
+        *wait = (RecordWait) { .request = q, .credential = (size_t) k };
+
+        r = audit_append(q->context->audit, "credential.used", q->context->run, NULL, NULL,
+                         json_pack("{s:s, s:s, s:i, s:s, s:s}", "credential", q->context->credentials[k].source->name,
+                                   "name", q->name, "port", (int) q->port, "method", q->head->method, "path", path),
+                         request_on_recorded, wait);
+        if (r < 0) {
+                free(wait);
+                return unavailable(ret, "The audit log did not take the record.");
+        }
+        q->record = wait;
+        *ret_waits = true;
+        return 0;
+}
+
+/* ---- egressd ---- */
+
+static int take_answer(Request *q, const EgressAnswer *a, Refusal *ret, bool *ret_waits) {
+        char message[sizeof(ret->message)];
+        int r;
+
+        if (!a->pass) {
+                if (strcmp(a->reason, "unavailable") == 0)
+                        return unavailable(ret, "The host did not decide.");
+                (void) snprintf(message, sizeof(message), "Not allowed by policy (%s, %s).", a->reason, a->rule);
+                refusal_set(ret, 403, a->reason, a->rule, message);
+                return REQUEST_E_REFUSED;
+        }
+        r = q->granted(a, q->userdata);
+        return r < 0 ? r : record_use(q, ret, ret_waits);
+}
+
+static void request_on_answer(const EgressAnswer *a, void *userdata) {
+        Request *q = userdata;
+        bool waits = false;
+        Refusal refusal;
+        int r;
+
+        q->question = NULL;
+        r = take_answer(q, a, &refusal, &waits);
+        if (!waits)
+                settle(q, r, &refusal);
+}
+
+int request_clear(Request *q, int64_t within, RequestGranted granted, RequestCleared cleared, void *userdata, Refusal *ret) {
+        int r;
+
+        q->granted = granted;
+        q->cleared = cleared;
+        q->userdata = userdata;
+        r = egress_link_ask(q->context->egress, q->name, q->port, q->head->method, q->head->target, within, request_on_answer, q, &q->question);
+        if (r == -ENOTCONN || r == -EBUSY)
+                return unavailable(ret, "The host decides nothing at the moment.");
+        return r;
+}
+
+void request_cancel(Request *q) {
+        q->question = egress_question_free(q->question);
+        if (q->record)
+                q->record->request = NULL;
+        q->record = NULL;
+        q->cleared = NULL;
+}
+
+/* ---- the request's body ---- */
+
+static const InjectCredential *first_foreign_credential(const Request *q) {
+        for (size_t i = 0; i < q->context->n_credentials; i++)
+                if (!inject_credential_covers_host(&q->context->credentials[i], q->name, q->port))
+                        return &q->context->credentials[i];
+        return NULL;
+}
+
+/* Nothing leaves before it was searched for sentinels of other hosts. */
+int request_feed_body(Request *q, const void *data, size_t size, bool last, Buffer *out, Refusal *ret) {
+        Buffer scratch = {};
+        int r = 0;
+
+        if (size > 0)
+                r = masker_feed(q->tripwire, data, size, &scratch);
+        if (r >= 0 && last)
+                r = masker_finish(q->tripwire, &scratch);
+        if (r >= 0) {
+                if (masker_hits(q->tripwire) > 0)
+                        r = misuse(q, first_foreign_credential(q), "body", ret);
+                else
+                        r = buffer_append(out, buffer_data(&scratch), buffer_size(&scratch));
+        }
+        buffer_done(&scratch);
+        return r;
+}
+
+void request_set_sent(Request *q) {
+        q->sent = true;
+}
+
+bool request_carries(const Request *q, const InjectCredential *credential) {
+        for (size_t i = 0; i < q->plan.n_items; i++)
+                if (q->plan.items[i].credential == credential)
+                        return true;
+        return false;
+}
+
+/* ---- start and end ---- */
+
+static int make_maskers(Request *q) {
+        MaskPair secrets[RUN_CREDENTIALS_MAX], sentinels[RUN_CREDENTIALS_MAX];
+        size_t n_secrets = 0, n_sentinels = 0;
+        int r;
+
+        for (size_t i = 0; i < q->context->n_credentials; i++) {
+                const InjectCredential *c = &q->context->credentials[i];
+                const char *sentinel = c->source->sentinel;
+
+                if (c->source->secret) {
+                        SecretView v = secret_view(c->source->secret);
+
+                        secrets[n_secrets++] = (MaskPair) { v.bytes, v.size, sentinel, strlen(sentinel) };
+                }
+                if (!inject_credential_covers_host(c, q->name, q->port))
+                        sentinels[n_sentinels++] = (MaskPair) { sentinel, strlen(sentinel), "", 0 };
+        }
+
+        r = masker_new(&q->mask, secrets, n_secrets);
+        return r < 0 ? r : masker_new(&q->tripwire, sentinels, n_sentinels);
+}
+
+int request_init(Request *q, ExchangeContext *c, const char *name, uint16_t port) {
+        *q = (Request) { .context = c, .name = name, .port = port };
+        return make_maskers(q);
+}
+
+void request_done(Request *q) {
+        request_finish(q, false);
+        q->mask = masker_free(q->mask);
+        q->tripwire = masker_free(q->tripwire);
+}
+
+void request_finish(Request *q, bool complete) {
+        request_cancel(q);
+        request_report_usage(q, complete);
+        q->plan = (SubstitutePlan) {};
+        q->head = NULL;
+        q->sent = false;
+}

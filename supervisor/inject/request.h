@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+#pragma once
+
+/*
+ * One request and its answer, whatever carries them (HTTP/1.1, or a stream of HTTP/2): what the head must pass before it may leave,
+ * what its body is searched for, what is masked in the answer, what a model call is counted as. Knows no connection.
+ */
+
+#include "inject/exchange.h"
+#include "inject/http-message.h"
+#include "inject/mask.h"
+#include "inject/substitute.h"
+#include "inject/usage.h"
+
+/* An answer of ours in place of the origin's. */
+typedef struct Refusal {
+        unsigned status;
+        char reason[64], rule[256], message[512];
+} Refusal;
+
+enum {
+        _REQUEST_E_SUCCESS,
+        REQUEST_E_REFUSED, /* the refusal says why; nothing of it (or nothing more) may leave */
+};
+
+/* egressd's answer, if it passed: borrowed, for the time of the call. Negative: the request is over. */
+typedef int (*RequestGranted)(const EgressAnswer *a, void *userdata);
+/* The request may leave (0), was refused (REQUEST_E_REFUSED, refusal is set), or failed (negative errno). Called once, from the loop. */
+typedef void (*RequestCleared)(int r, const Refusal *refusal, void *userdata);
+
+typedef struct RecordWait RecordWait;
+
+/* Embedded by whatever carries it; fields are for reading only. */
+typedef struct Request {
+        ExchangeContext *context; /* borrowed */
+        const char *name;         /* borrowed; of the origin */
+        uint16_t port;
+        const HttpHead *head;     /* borrowed; NULL between requests */
+        SubstitutePlan plan;      /* borrows from the head */
+        Masker *mask, *tripwire;  /* owned; the first works on the answer, the second finds sentinels in the request's body */
+        UsageReader *usage;       /* owned; NULL unless this is a model call */
+        const InjectCredential *metered; /* borrowed; whose provider it is */
+        uint64_t started_usec;
+        unsigned status;          /* the answer's; 0: none yet */
+        bool sent;                /* the origin may have got it */
+
+        EgressQuestion *question; /* owned */
+        RecordWait *record;       /* owned by the audit log's callback */
+        RequestGranted granted;
+        RequestCleared cleared;
+        void *userdata;
+} Request;
+
+/* For one origin; may then carry one request after another. */
+int request_init(Request *q, ExchangeContext *c, const char *name, uint16_t port);
+/* Cancels what is under way, and reports a model call that was begun. */
+void request_done(Request *q);
+
+/*
+ * Judges a head that was read strictly. 0, REQUEST_E_REFUSED (and recorded), or negative errno. head must stay until
+ * the request is finished.
+ */
+int request_begin(Request *q, const HttpHead *head, Refusal *ret);
+/* Asks egressd, then has the use of credentials recorded. 0 if `cleared` will be called, else as above. `within`: the grant of the connection
+ * that is to carry it, 0 if there is none yet. */
+int request_clear(Request *q, int64_t within, RequestGranted granted, RequestCleared cleared, void *userdata, Refusal *ret);
+/* Forgets what request_clear() waits for. */
+void request_cancel(Request *q);
+/* From now on the origin may have it. */
+void request_set_sent(Request *q);
+/* A piece of the body, or its end: what may leave is appended to out. */
+int request_feed_body(Request *q, const void *data, size_t size, bool last, Buffer *out, Refusal *ret);
+
+/* The final head of the answer. The same outcomes. */
+int request_begin_answer(Request *q, const HttpHead *head, Refusal *ret);
+/* May this field of an answer's head be passed on? (Framing and what is about one connection is the carrier's.) */
+bool request_passes_field(const HttpHead *head, const char *name);
+/* A text of the answer's head. */
+int request_mask_text(Request *q, const char *text, Buffer *out);
+/* A piece of the answer's body, or its end. */
+int request_feed_answer(Request *q, const void *data, size_t size, bool last, Buffer *out);
+/* The request is over; complete says whether its answer was read to the end. Another one may begin. */
+void request_finish(Request *q, bool complete);
+
+/* A part of that: reports a model call that was sent and is not reported yet. */
+void request_report_usage(Request *q, bool complete);
+
+/* Is any value of that credential in the request under way? */
+bool request_carries(const Request *q, const InjectCredential *credential);
+
+/* ---- refusals ---- */
+
+void refusal_set(Refusal *ret, unsigned status, const char *reason, const char *rule, const char *message);
+/* The same, with a record conn.deny. head may be NULL or incomplete; where may be NULL. */
+void request_deny(Request *q, const HttpHead *head, unsigned status, const char *reason, const char *where, const char *message, Refusal *ret);
+/* The body: JSON in the form that clients of the model APIs show to their user. The caller's; NULL: out of memory. */
+char *refusal_body(const Refusal *refusal);
