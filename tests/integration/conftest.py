@@ -130,8 +130,16 @@ class Heartbeat(threading.Thread):
 
 
 def pytest_configure(config):
+    config.tables = []                     # (title, lines) that a test wants seen even if it passes
     config.heartbeat = Heartbeat(config)
     config.heartbeat.start()
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    for title, lines in config.tables:
+        terminalreporter.section(title, sep="-")
+        for line in lines:
+            terminalreporter.write_line(line)
 
 
 def pytest_unconfigure(config):

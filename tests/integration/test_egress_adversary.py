@@ -1,51 +1,110 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Every way to send a packet that FACTS of the fence list, as root in the place of each of a run's processes, without its seccomp filter; and the
-same outside, which works. A sniffer at the host's device is the witness: nothing arrives there from inside.
+"""Every way to send a packet that tests/adversary/sockets.py knows, from everywhere that an agent's code could come to be: as root in the cgroup of
+each of a run's processes, which is what the fence alone denies; in the place of each of these processes, with its user, namespaces and seccomp filter; and
+as root in the microVM. The same outside works, where the machine's kernel can do it at all. A sniffer at the host's device, and one on the other side of it, is the witness.
 
-(What root in the guest tries: test_run_attack.py. The families that seccomp closes: test_families_are_closed below.)
+The table is printed at the end of the session.
 """
 
+import base64
 import json
 import os
 import pathlib
+import re
 import socket
 import subprocess
 import sys
+import zlib
 
 import pytest
 import world as worlds
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "adversary"))
+ADVERSARY = pathlib.Path(__file__).resolve().parents[1] / "adversary"
+sys.path.insert(0, str(ADVERSARY))
 import sockets  # noqa: E402
 
-from inside import enter, take_place  # noqa: E402
+from inside import cgroup_of, enter, take_place  # noqa: E402
 from liverun import LiveRun  # noqa: E402
+from seccomp import confine, filters_of  # noqa: E402
+from test_run_attack import SNIFF  # noqa: E402
 from test_run_fence import LISTEN, UNITS  # noqa: E402
 
+UNSUPPORTED = {"EPROTONOSUPPORT", "ESOCKTNOSUPPORT", "EAFNOSUPPORT"}
 # Where the kernel of the machine, or this network, has no answer outside either: what it says there.
-OUTSIDE = {"TCP, NAT64": {"ENETUNREACH", "EADDRNOTAVAIL", "TimeoutError"}, "UDP, link-local": {"ok", "ENETUNREACH"},
-           "UDP, broadcast": {"EACCES", "ENETUNREACH"}, "UDP, multicast": {"ok", "ENETUNREACH"},
+OUTSIDE = {"TCP, NAT64": {"ENETUNREACH", "EADDRNOTAVAIL", "timeout"}, "TCP, 6to4": {"ENETUNREACH", "EADDRNOTAVAIL", "timeout"},
+           "TCP, IPv6 link-local": {"timeout", "EHOSTUNREACH", "ENETUNREACH", "EADDRNOTAVAIL"}, "TCP, metadata": {"ENETUNREACH"},
+           "UDP, link-local": {"ok", "ENETUNREACH"}, "UDP, broadcast": {"EACCES", "ENETUNREACH"}, "UDP, multicast": {"ok", "ENETUNREACH"},
            "source route, cmsg": {"ok", "EINVAL"}, "MPTCP": {"ok", "ENOPROTOOPT"}, "TCP fast open, MSG_FASTOPEN": {"ok", "EINPROGRESS"},
-           "SO_BINDTODEVICE": {"ok", "ENETUNREACH", "EHOSTUNREACH"}, "io_uring connect, SQPOLL": {"ok", "EINPROGRESS"}}
+           "SO_BINDTODEVICE": {"ok", "ENETUNREACH", "EHOSTUNREACH"}, "io_uring connect, SQPOLL": {"ok", "EINPROGRESS"},
+           "repaired TCP (TCP_REPAIR)": {"ok", "ECONNRESET"},
+           "SCTP": {"timeout", "ECONNREFUSED", "ENOPROTOOPT"} | UNSUPPORTED, "DCCP": {"timeout", "ECONNREFUSED", "ENOPROTOOPT"} | UNSUPPORTED,
+           "AF_VSOCK": {"ENODEV", "ECONNRESET", "ETIMEDOUT", "timeout", "EHOSTUNREACH"} | UNSUPPORTED, "AF_ALG": {"ok"} | UNSUPPORTED,
+           "any other family": {"ok"} | UNSUPPORTED, "AF_XDP": {"ok"} | UNSUPPORTED}
+# In the guest these are its own kernel's affair; that nothing comes of them the witness says.
+REACHES = ("TCP", "MPTCP", "SCTP", "DCCP", "io_uring connect", "io_uring socket and connect", "AF_VSOCK", "pidfd_getfd", "socket made before", "socket received")
+GRANT = 1 << 62
+# What the guest's own allowed connection needs.
+NEEDED = {f"{worlds.GATEWAY} 6 {worlds.ORIGIN} 443", f"{worlds.GATEWAY} 17 {worlds.RESOLVER} 53"}
+
+
+class Grants:
+    """What egressd would grant each of the run's cgroups, for a control: the origin, which is nobody's target here."""
+
+    def __init__(self, host, pids):
+        self.host, self.made = host, []
+        address = b"\0" * 10 + b"\xff\xff" + socket.inet_aton(worlds.ORIGIN)
+        for n, pid in enumerate(pids.values()):
+            key = cgroup_of(pid).stat().st_ino.to_bytes(8, "little") + address + (80).to_bytes(2, "big") + bytes([socket.IPPROTO_TCP]) + bytes(5)
+            self.made.append((key, (GRANT + n).to_bytes(8, "little")))
+        for key, ident in self.made:
+            self.bpftool("update", "grants", key, ident + (1 << 62).to_bytes(8, "little"))
+            self.bpftool("update", "live", ident, key)
+
+    def bpftool(self, verb, name, key, value=None):
+        def words(data):
+            return [f"{b:02x}" for b in data]
+        self.host.run(["bpftool", "map", verb, "pinned", f"/run/anchorhold/maps/{name}", "key", "hex", *words(key), *(["value", "hex", *words(value)] if value else [])])
+
+    def withdraw(self):
+        for key, ident in self.made:
+            self.bpftool("delete", "grants", key)
+            self.bpftool("delete", "live", ident)
 
 
 @pytest.fixture(scope="module")
-def live(host):
-    run = LiveRun(host, "exec-both", "echo up; sleep 600")
-    run.await_line("up")
+def live(host, world, listening):
+    """A run whose command is the adversary; then it waits."""
+    packed = base64.b64encode(zlib.compress((ADVERSARY / "sockets.py").read_bytes() + f"""
+main("{worlds.OTHER}", "{worlds.ORIGIN6}", "eth0", "www.example.org")
+""".encode(), 9)).decode()
+    sniffer = subprocess.Popen(["nsenter", "--net", "--target", str(world.process.pid), "--", sys.executable, "-c", SNIFF],
+                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
+    try:
+        assert sniffer.stdout.readline() == "ready\n"
+        run = LiveRun(host, "exec-both", f"""python3 -c 'import base64,zlib;exec(zlib.decompress(base64.b64decode("{packed}")))'; echo all was tried; sleep 600""")
+        run.await_line("all was tried")
+    finally:
+        sniffer.terminate()
+        flows = set(sniffer.communicate()[0].split("\n")) - {""}
+    run.flows = flows
+    run.inside = [json.loads(line[3:]) for line in run.lines if line.startswith("@@ ")]
     host.systemctl("start", f"anchor-proxy@{run.run}.service", f"anchor-inject@{run.run}.service")
     run.pids = {unit: run.pid(unit) for unit in UNITS}
+    grants = Grants(host, run.pids)
     yield run
+    grants.withdraw()
     host.anchorctl("stop", "--all", check=False)
     run.rest()
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(scope="module")
 def listening(host):
-    process = subprocess.Popen(["nsenter", "--net", "--target", str(host.pid), "--", sys.executable, "-c", LISTEN],
+    """Listeners in the host's network namespace, by a process that has some sockets to spare: its descriptors from 3 on."""
+    spare = "import socket\nspare = [socket.socket() for _ in range(12)]\n"
+    process = subprocess.Popen(["nsenter", "--net", "--target", str(host.pid), "--", sys.executable, "-c", spare + LISTEN],
                                stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdout.readline() == b"ready\n"
-    yield
+    yield process.pid
     process.stdin.close()
     process.wait(10)
     process.stdout.close()
@@ -72,56 +131,130 @@ def in_child(function):
     return answer
 
 
-def attack(host, pid=None):
-    """Results of all attempts, and how many packets to the target the device saw meanwhile."""
+def packets_to_others(witness):
+    """How many left for the target, IPv4 or IPv6, since it was asked last."""
+    targets, seen = (socket.inet_aton(worlds.OTHER), socket.inet_pton(socket.AF_INET6, worlds.ORIGIN6)), 0
+    witness.setblocking(False)
+    try:
+        while True:
+            packet, address = witness.recvfrom(2048)
+            neighbour = packet[:1] == b"\x60" and packet[6] == 58          # the kernel asks who has the address
+            if address[2] == socket.PACKET_OUTGOING and address[0] != "lo" and not neighbour:
+                seen += (packet[24:40] if packet[:1] == b"\x60" else packet[16:20]) in targets
+    except BlockingIOError:
+        return seen
+
+
+def control(unit, whole):
+    """The allowed attempt: a granted connection. Two of the units may make no inet socket at all, whatever was granted: a Unix socket."""
+    if whole and unit in ("anchor-run", "anchor-vm"):
+        return lambda: socket.socket(socket.AF_UNIX, socket.SOCK_STREAM).close()
+    return lambda: sockets.tcp(worlds.ORIGIN)
+
+
+def attack(host, victim, unit=None, pid=None, filters=None):
+    """[results, packets that the device saw of those that have to be denied]: outside, as root in a unit's cgroup, or with all that the unit's process has."""
+    whole = filters is not None
+
     def work():
         enter(host.pid, ["net"])
         witness = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(3))
+        witness.setsockopt(socket.SOL_SOCKET, 33, 32 << 20)             # SO_RCVBUFFORCE
+        made = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        ours, theirs = socket.socketpair()
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as s:
+            socket.send_fds(theirs, [b"x"], [s.fileno()])
+        place = sockets.Place(worlds.OTHER, worlds.ORIGIN6, "uplink0", victim, made.fileno(), ours.fileno())
         if pid:
-            take_place(pid, [], True, False)
-        results = sockets.run(worlds.OTHER)
-        seen = 0
-        witness.setblocking(False)
-        try:
-            while True:
-                packet, address = witness.recvfrom(2048)
-                outgoing = address[2] == socket.PACKET_OUTGOING and address[0] != "lo"
-                seen += outgoing and packet[:1] != b"\x60" and packet[16:20] == socket.inet_aton(worlds.OTHER)
-        except BlockingIOError:
-            pass
+            take_place(pid, ["mnt", "net"] if whole else [], True, whole)
+        if not whole:
+            enter(host.pid, ["mnt"])
+        limit = (lambda: confine(filters)) if whole else None
+        packets_to_others(witness)
+        allowed = control(unit, whole)
+        results = [["control", sockets.outcome(allowed, limit)], *sockets.run(place, ("fence", "unit") if whole else ("fence",), limit)]
+        seen = packets_to_others(witness)
+        if not whole:
+            results += sockets.run(place, ("unit",))
+        results += sockets.run(place, ("gift",), limit)
+        results.append(["control at the end", sockets.outcome(allowed, limit)])
         return [results, seen]
     return in_child(work)
 
 
-def test_what_is_denied_inside_and_possible_outside(host, live):
+@pytest.fixture(scope="module")
+def table(host, live, listening, request):
+    """{column: {row: result}} and what the witness saw; printed at the end of the session."""
     before = host.run("cat /proc/sys/net/ipv4/ping_group_range").stdout.strip()
     host.run("echo 0 2147483647 >/proc/sys/net/ipv4/ping_group_range")      # as systemd sets it on a host
+    columns, witness, victims = {}, {}, ((listening, fd) for fd in range(3, 15))
     try:
-        compare(host, live)
+        results, witness["outside"] = attack(host, next(victims))
+        columns["outside"] = dict(results)
+        for unit in UNITS:
+            results, witness["cgroup " + unit] = attack(host, next(victims), unit, live.pids[unit])
+            columns["cgroup " + unit] = dict(results)
+        for unit in UNITS:
+            results, witness["unit " + unit] = attack(host, next(victims), unit, live.pids[unit], filters_of(live.pids[unit]))
+            columns["unit " + unit] = dict(results)
     finally:
         host.run(f"echo {before} >/proc/sys/net/ipv4/ping_group_range")
+    columns["guest"], witness["guest"] = dict(live.inside), len(live.flows - NEEDED)
+    request.config.tables.append(("attempts to send a packet (proxy, inject, run, vm: as root in the cgroup of anchor-NAME, then as that unit's own process)",
+                                  columns_of(columns, witness)))
+    return columns, witness
 
 
-def compare(host, live):
-    outside, seen = attack(host)
-    columns = {"outside": dict(outside)}
-    witness = {"outside": seen}
-    for unit in UNITS:
-        results, witness[unit] = attack(host, live.pids[unit])
-        columns[unit] = dict(results)
+def columns_of(columns, witness):
+    names = ["", *(re.sub(r".*anchor-", "", name) for name in columns)]
+    rows = [names] + [[name, *(column.get(name, "-") for column in columns.values())] for name in columns["outside"]]
+    rows.append(["packets at the device", *(str(witness.get(name, "-")) for name in columns)])
+    return ["%-36s" % row[0] + "".join(f" {cell[:11]:>11}" for cell in row[1:]) for row in rows]
 
-    print()
-    print(f"{'':38}" + "".join(f"{name:>16}" for name in columns))
-    for name, _ in outside:
-        print(f"{name:38}" + "".join(f"{column[name]:>16}" for column in columns.values()))
-    print(f"{'packets at the device':38}" + "".join(f"{n:>16}" for n in witness.values()))
 
-    for name, result in outside:
-        assert result in OUTSIDE.get(name, {"ok"}), (name, result)
-        for unit in UNITS:
-            assert columns[unit][name] != "ok", (unit, name)
-    assert witness["outside"] > 15
-    assert [witness[unit] for unit in UNITS] == [0] * len(UNITS)
+CLOSED = {name: closed for name, closed, _ in sockets.attempts(sockets.Place(worlds.OTHER, worlds.ORIGIN6, "lo", (0, 0), 0, 0))}
+
+
+def test_the_whole_table_was_tried(table):
+    columns, _ = table
+    assert len(CLOSED) >= 47
+    for name, column in columns.items():
+        assert set(CLOSED) | {"control", "control at the end"} == set(column), name
+        assert not {"ended", "no answer"} & set(column.values()), (name, column)
+
+
+def test_outside_it_is_possible(table):
+    columns, witness = table
+    wrong = {name: result for name, result in columns["outside"].items() if result not in OUTSIDE.get(name, {"ok"})}
+    assert not wrong
+    assert witness["outside"] > 20
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_deny_to_root_in_the_cgroup(table, unit):
+    """The fence alone, without the unit's filter and user."""
+    columns, witness = table
+    column = columns["cgroup " + unit]
+    assert column["control"] == column["control at the end"] == "ok"
+    assert not {name: result for name, result in column.items() if CLOSED.get(name) == "fence" and result == "ok"}
+    assert witness["cgroup " + unit] == 0
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_deny_to_the_unit_itself(table, unit):
+    columns, witness = table
+    column = columns["unit " + unit]
+    assert column["control"] == column["control at the end"] == "ok"
+    assert not {name: result for name, result in column.items() if CLOSED.get(name) in ("fence", "unit") and result == "ok"}
+    assert witness["unit " + unit] == 0
+
+
+def test_deny_to_root_in_the_guest(host, live, table):
+    """Whom its own kernel obeys: no attempt reaches anybody, and what leaves the host is what the allowed connection needs."""
+    column = table[0]["guest"]
+    assert column["control"] == column["control at the end"] == "ok"
+    assert not {name: result for name, result in column.items() if name.startswith(REACHES) and result == "ok"}
+    assert live.flows == NEEDED
 
 
 # ---- what only seccomp closes ----
