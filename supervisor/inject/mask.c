@@ -4,16 +4,20 @@
  * What is held back must not depend on the needles' values. A masker that held back exactly what could
  * still become a needle would tell, by what it delays, how far a guess is right: an agent that gets an
  * origin to echo guesses would learn a secret byte by byte. So the rule knows only lengths and
- * the alphabet: held back is the longest tail of visible ASCII characters, at most one byte less
- * than the longest needle. A blank, a line end or any other byte releases everything before it, so
+ * the alphabet: held back is the longest tail of visible ASCII characters that has, in each view, at most one unit less
+ * than the longest form of a needle (mask-form.h). A blank, a line end or any other byte releases everything before it, so
  * that the events of a stream, which end with an empty line, are never late.
  *
- * A needle that starts left of the tail is complete or impossible: either enough bytes follow it, or a
- * byte that no needle has. Hence deciding only left of the tail gives what a search in the whole
- * stream would give, however it was cut. fuzz-mask compares the two.
+ * The text falls apart into runs of visible characters, and no needle reaches beyond one. Runs that are shorter than the
+ * shortest needle are skipped, which makes binary data cheap. A run is read from its start, or from the end of the last
+ * needle found in it, unit by unit in each view that differs from the others there; where a view stands between two calls is
+ * kept in `ahead`. A needle that starts left of the tail is complete or impossible: either enough units follow it, or a byte that
+ * no needle has. Hence deciding only left of the tail gives what a search in the whole stream would give,
+ * however it was cut. fuzz-mask compares the two.
  *
- * Candidates are found with a rolling hash under a random base and compared in constant time: the time
- * depends on the number of bytes, not on how much of a needle they match.
+ * Candidates are found with rolling hashes under a random base, each over all of a needle (of Base64: over all but at most its shared
+ * digits and one more), and compared in constant time: the time depends on the text's bytes and on lengths, not on how much
+ * of a needle they match.
  */
 
 #include "inject/mask.h"
@@ -24,20 +28,48 @@
 #include <string.h>
 #include <sys/random.h>
 
+#include "inject/mask-form.h"
+
+enum { SHIFTS = 3 };
+
+#define UNLIKELY(x) __builtin_expect((x), 0)
+
+typedef struct Needle {
+        MaskPair pair;
+        uint64_t hash, power;         /* of the plain form; base ** size */
+        bool has_forms;               /* long enough to be looked for in Base64 */
+        Base64Form forms[SHIFTS];
+        size_t window;                /* digits that the hashes of the forms cover, from the first that is not shared */
+        uint64_t window_hashes[SHIFTS], window_power;
+} Needle;
+
+/* A run as one view reads it. */
+typedef struct Track {
+        MaskView view;
+        const uint8_t *units; /* n of them; borrowed from the text in the raw view, else from the masker */
+        const uint32_t *at;   /* n + 1: where they start, and where the last one ends; NULL in the raw view */
+        size_t begin, n;      /* begin: where the first one starts */
+} Track;
+
+typedef struct Match {
+        const Needle *needle; /* NULL: none */
+        const Base64Form *form; /* NULL: plain */
+        const Track *track;
+        size_t unit, n_units, begin, end;
+} Match;
+
 struct Masker {
-        MaskPair pairs[MASK_PAIRS_MAX];
-        uint64_t hashes[MASK_PAIRS_MAX]; /* of the needles */
-        uint64_t powers[MASK_PAIRS_MAX]; /* base ** (needle_size - 1) */
-        size_t n_pairs, longest;
+        Needle needles[MASK_PAIRS_MAX];
+        size_t n_needles, longest, shortest; /* in units */
         uint64_t base, hits;
         Buffer held;
+        size_t ahead[_MASK_VIEWS]; /* how many of the held bytes belong to a unit that began before them */
+        uint8_t *units[_MASK_VIEWS]; /* owned: room for tracks */
+        uint32_t *at[_MASK_VIEWS];
+        size_t room;
 };
 
-static bool is_visible(uint8_t c) {
-        return c >= 0x21 && c <= 0x7e;
-}
-
-static uint64_t hash_of(const Masker *m, const uint8_t *p, size_t size) {
+static uint64_t hash_plain(const Masker *m, const uint8_t *p, size_t size) {
         uint64_t h = 0;
 
         for (size_t i = 0; i < size; i++)
@@ -45,8 +77,76 @@ static uint64_t hash_of(const Masker *m, const uint8_t *p, size_t size) {
         return h;
 }
 
+static uint64_t hash_digits(const Masker *m, const uint8_t *p, size_t size) {
+        uint64_t h = 0;
+
+        for (size_t i = 0; i < size; i++)
+                h = h * m->base + mask_base64_digits[p[i]];
+        return h;
+}
+
+static uint64_t power(const Masker *m, size_t n) {
+        uint64_t p = 1;
+
+        while (n-- > 0)
+                p *= m->base;
+        return p;
+}
+
+/* ---- needles ---- */
+
+static void use_length(Masker *m, size_t size) {
+        if (size > m->longest)
+                m->longest = size;
+        if (m->shortest == 0 || size < m->shortest)
+                m->shortest = size;
+}
+
+static int needle_add_forms(Masker *m, Needle *d) {
+        const MaskPair *pair = &d->pair;
+
+        d->window = SIZE_MAX;
+        for (unsigned i = 0; i < SHIFTS; i++) {
+                Base64Form *f = &d->forms[i];
+                size_t whole;
+                int r;
+
+                r = base64_form_init(f, i, pair->needle, pair->needle_size, pair->replacement, pair->replacement_size);
+                if (r < 0)
+                        return r;
+                whole = f->size - f->lead - (f->last != 0x3f);
+                if (whole < d->window)
+                        d->window = whole;
+                use_length(m, f->size);
+        }
+
+        for (unsigned i = 0; i < SHIFTS; i++)
+                for (size_t k = 0; k < d->window; k++)
+                        d->window_hashes[i] = d->window_hashes[i] * m->base + d->forms[i].digits[d->forms[i].lead + k] + 1;
+        d->window_power = power(m, d->window);
+        d->has_forms = true;
+        return 0;
+}
+
+static int masker_add(Masker *m, const MaskPair *pair) {
+        Needle *d = &m->needles[m->n_needles++];
+
+        if (pair->needle_size == 0 || pair->needle_size > MASK_NEEDLE_MAX)
+                return -EINVAL;
+        for (size_t k = 0; k < pair->needle_size; k++)
+                if (!mask_is_visible(((const uint8_t *) pair->needle)[k]))
+                        return -EINVAL;
+
+        d->pair = *pair;
+        d->hash = hash_plain(m, pair->needle, pair->needle_size);
+        d->power = power(m, pair->needle_size);
+        use_length(m, pair->needle_size);
+        return pair->needle_size >= MASK_ENCODED_MIN ? needle_add_forms(m, d) : 0;
+}
+
 int masker_new(Masker **ret, const MaskPair *pairs, size_t n_pairs) {
         _cleanup_(masker_freep) Masker *m = NULL;
+        int r;
 
         if (n_pairs > MASK_PAIRS_MAX)
                 return -E2BIG;
@@ -60,125 +160,342 @@ int masker_new(Masker **ret, const MaskPair *pairs, size_t n_pairs) {
         m->base |= 1;
 
         for (size_t i = 0; i < n_pairs; i++) {
-                const MaskPair *pair = &pairs[i];
-
-                if (pair->needle_size == 0)
-                        return -EINVAL;
-                for (size_t k = 0; k < pair->needle_size; k++)
-                        if (!is_visible(((const uint8_t *) pair->needle)[k]))
-                                return -EINVAL;
-
-                m->pairs[i] = *pair;
-                m->hashes[i] = hash_of(m, pair->needle, pair->needle_size);
-                m->powers[i] = 1;
-                for (size_t k = 1; k < pair->needle_size; k++)
-                        m->powers[i] *= m->base;
-                if (pair->needle_size > m->longest)
-                        m->longest = pair->needle_size;
+                r = masker_add(m, &pairs[i]);
+                if (r < 0)
+                        return r;
         }
-        m->n_pairs = n_pairs;
 
         *ret = TAKE_PTR(m);
         return 0;
 }
 
+static void free_room(Masker *m) {
+        for (unsigned v = 0; v < _MASK_VIEWS; v++) {
+                if (m->units[v])
+                        explicit_bzero(m->units[v], m->room);
+                free(m->units[v]);
+                free(m->at[v]);
+                m->units[v] = NULL;
+                m->at[v] = NULL;
+        }
+        m->room = 0;
+}
+
 Masker *masker_free(Masker *m) {
         if (!m)
                 return NULL;
+        for (size_t i = 0; i < m->n_needles; i++)
+                for (unsigned k = 0; k < SHIFTS; k++)
+                        base64_form_done(&m->needles[i].forms[k]);
+        free_room(m);
         buffer_done(&m->held);
         explicit_bzero(m, sizeof(*m));
         free(m);
         return NULL;
 }
 
-/* Where the tail starts that has to wait for more. */
-static size_t tail_start(const Masker *m, const uint8_t *p, size_t size) {
-        size_t i = size;
+/* ---- tracks ---- */
 
-        while (i > 0 && size - i < m->longest - 1 && is_visible(p[i - 1]))
-                i--;
+static size_t track_at(const Track *t, size_t i) {
+        return t->at ? t->at[i] : t->begin + i;
+}
+
+/* How many units start left of `where`. */
+static size_t track_before(const Track *t, size_t where) {
+        size_t low = 0, high = t->n;
+
+        if (!t->at)
+                return where <= t->begin ? 0 : where - t->begin < t->n ? where - t->begin : t->n;
+        while (low < high) {
+                size_t middle = low + (high - low) / 2;
+
+                if (t->at[middle] < where)
+                        low = middle + 1;
+                else
+                        high = middle;
+        }
+        return low;
+}
+
+static int make_room(Masker *m, size_t size) {
+        if (m->room >= size)
+                return 0;
+        free_room(m);
+        for (unsigned v = MASK_VIEW_RAW + 1; v < _MASK_VIEWS; v++) {
+                m->units[v] = malloc(size);
+                m->at[v] = malloc((size + 1) * sizeof(*m->at[v]));
+                if (!m->units[v] || !m->at[v])
+                        return -ENOMEM; /* what is there is freed with the masker */
+        }
+        m->room = size;
+        return 0;
+}
+
+/* The run [begin, end) of p; nothing that could belong to it follows if it is closed. */
+static void track_read(Masker *m, Track *t, MaskView view, const uint8_t *p, size_t begin, size_t end, bool closed) {
+        uint8_t *units = m->units[view];
+        uint32_t *at = m->at[view];
+        size_t n = 0;
+
+        *t = (Track) { .view = view, .begin = begin };
+        if (view == MASK_VIEW_RAW) {
+                t->units = p + begin;
+                t->n = end - begin;
+                return;
+        }
+
+        while (begin < end) {
+                size_t size = mask_unit(view, p + begin, end - begin, closed, &units[n]);
+
+                if (size == 0)
+                        break;
+                at[n++] = (uint32_t) begin;
+                begin += size;
+        }
+        at[n] = (uint32_t) begin;
+        t->units = units;
+        t->at = at;
+        t->n = n;
+}
+
+/* The views that differ in [begin, end), read; returns how many. ahead: where each of them goes on behind `begin`. */
+static size_t read_tracks(Masker *m, const uint8_t *p, size_t begin, size_t end, bool closed, const size_t *ahead, Track *tracks) {
+        bool percent = memchr(p + begin, '%', end - begin), json = memchr(p + begin, '\\', end - begin);
+        bool wanted[_MASK_VIEWS] = { true, percent, json, percent && json };
+        size_t n = 0;
+
+        for (unsigned v = 0; v < _MASK_VIEWS; v++)
+                if (wanted[v])
+                        track_read(m, &tracks[n++], v, p, begin + ahead[v] < end ? begin + ahead[v] : end, end, closed);
+        return n;
+}
+
+/* ---- search ---- */
+
+static void match_take(Match *best, const Needle *d, const Base64Form *f, const Track *t, size_t unit, size_t n) {
+        size_t begin = track_at(t, unit), end = track_at(t, unit + n);
+
+        if (!best->needle || begin < best->begin || (begin == best->begin && end > best->end))
+                *best = (Match) { d, f, t, unit, n, begin, end };
+}
+
+static void check_plain(const Needle *d, const Track *t, size_t i, uint64_t hash, Match *best) {
+        if (hash == d->hash && CRYPTO_memcmp(t->units + i, d->pair.needle, d->pair.needle_size) == 0)
+                match_take(best, d, NULL, t, i, d->pair.needle_size);
+}
+
+/* i: where the window starts, which is behind a shared digit. */
+static void check_forms(const Needle *d, const Track *t, size_t i, uint64_t hash, size_t starts, Match *best) {
+        for (unsigned k = 0; k < SHIFTS; k++) {
+                const Base64Form *f = &d->forms[k];
+
+                if (hash != d->window_hashes[k] || i < f->lead || i - f->lead >= starts || f->size > t->n - (i - f->lead))
+                        continue;
+                if (base64_form_matches(f, t->units + i - f->lead))
+                        match_take(best, d, f, t, i - f->lead, f->size);
+        }
+}
+
+static size_t smaller(size_t a, size_t b) {
+        return a < b ? a : b;
+}
+
+/* All forms of one needle, starting at one of the first `starts` units. Both hashes roll in one loop, so that neither waits for the other. */
+static void search_needle(const Masker *m, const Needle *d, const Track *t, size_t starts, Match *best) {
+        const uint64_t base = m->base, h0 = d->window_hashes[0], h1 = d->window_hashes[1], h2 = d->window_hashes[2];
+        size_t n = d->pair.needle_size, w = d->window, plain_end = 0, forms_end = 0, both, i;
+        const uint8_t *u = t->units;
+        uint64_t h = 0, g = 0;
+
+        if (t->n >= n && starts > 0) {
+                plain_end = smaller(starts, t->n - n + 1);
+                h = hash_plain(m, u, n);
+        }
+        if (d->has_forms && t->n >= w && starts > 0) {
+                forms_end = smaller(starts + 1, t->n - w + 1);
+                g = hash_digits(m, u, w);
+        }
+
+        both = smaller(plain_end, forms_end);
+        for (i = 0; i + 1 < both; i++) {
+                if (UNLIKELY((h == d->hash) | (g == h0) | (g == h1) | (g == h2))) {
+                        check_plain(d, t, i, h, best);
+                        check_forms(d, t, i, g, starts, best);
+                }
+                h = h * base + (u[i + n] - u[i] * d->power);
+                g = g * base + (mask_base64_digits[u[i + w]] - mask_base64_digits[u[i]] * d->window_power);
+        }
+        for (size_t k = i; k < plain_end; k++) {
+                check_plain(d, t, k, h, best);
+                if (k + 1 < plain_end)
+                        h = h * base + (u[k + n] - u[k] * d->power);
+        }
+        for (size_t k = i; k < forms_end; k++) {
+                check_forms(d, t, k, g, starts, best);
+                if (k + 1 < forms_end)
+                        g = g * base + (mask_base64_digits[u[k + w]] - mask_base64_digits[u[k]] * d->window_power);
+        }
+}
+
+/* The first needle that starts left of limit; the longest of those that start there. */
+static void search(const Masker *m, const Track *tracks, size_t n_tracks, size_t limit, Match *ret) {
+        *ret = (Match) {};
+        for (size_t i = 0; i < n_tracks; i++)
+                for (size_t k = 0; k < m->n_needles; k++) {
+                        size_t bound = ret->needle ? smaller(limit, ret->begin + 1) : limit;
+
+                        search_needle(m, &m->needles[k], &tracks[i], track_before(&tracks[i], bound), ret);
+                }
+}
+
+/* ---- replacing ---- */
+
+static int replace_digits(const Match *f, Buffer *out) {
+        const uint8_t *units = f->track->units + f->unit;
+        bool escape = f->track->view == MASK_VIEW_PERCENT || f->track->view == MASK_VIEW_BOTH;
+        bool url_safe = memchr(units, '-', f->n_units) || memchr(units, '_', f->n_units);
+
+        for (size_t i = 0; i < f->n_units; i++) {
+                char c = base64_form_replace(f->form, units, i, url_safe);
+                int r;
+
+                if (escape && (c == '+' || c == '/'))
+                        r = buffer_append_text(out, c == '+' ? "%2B" : "%2F");
+                else
+                        r = buffer_append(out, &c, 1);
+                if (r < 0)
+                        return r;
+        }
+        return 0;
+}
+
+static int replace(Masker *m, const Match *f, Buffer *out) {
+        m->hits++;
+        if (f->form)
+                return replace_digits(f, out);
+        return buffer_append(out, f->needle->pair.replacement, f->needle->pair.replacement_size);
+}
+
+/* ---- runs ---- */
+
+/* How far a run is decided that may go on. */
+static size_t decided(const Masker *m, const Track *tracks, size_t n_tracks, size_t begin, size_t end) {
+        size_t limit = end;
+
+        for (size_t i = 0; i < n_tracks; i++) {
+                size_t n = tracks[i].n;
+
+                limit = smaller(limit, n < m->longest ? begin : track_at(&tracks[i], n - m->longest + 1));
+        }
+        return limit;
+}
+
+static void keep_ahead(Masker *m, const Track *tracks, size_t n_tracks, size_t begin, size_t limit, const size_t *ahead) {
+        for (unsigned v = 0; v < _MASK_VIEWS; v++)
+                m->ahead[v] = begin + ahead[v] > limit ? begin + ahead[v] - limit : 0;
+        for (size_t i = 0; i < n_tracks; i++)
+                m->ahead[tracks[i].view] = track_at(&tracks[i], track_before(&tracks[i], limit)) - limit;
+}
+
+/*
+ * The run [begin, end) of p: what is needed of [*done, …) goes out. *ret_limit: up to where it is decided; for one that is not
+ * closed, the masker remembers where its views go on.
+ */
+static int mask_run(Masker *m, const uint8_t *p, size_t begin, size_t end, bool closed, size_t *done, size_t *ret_limit, Buffer *out) {
+        size_t ahead[_MASK_VIEWS] = {}, n_tracks, limit;
+        Track tracks[_MASK_VIEWS];
+        Match match;
+        int r;
+
+        r = make_room(m, end - begin);
+        if (r < 0)
+                return r;
+
+        if (begin == 0)
+                memcpy(ahead, m->ahead, sizeof(ahead));
+        for (;;) {
+                n_tracks = read_tracks(m, p, begin, end, closed, ahead, tracks);
+                limit = closed ? end : decided(m, tracks, n_tracks, begin, end);
+                search(m, tracks, n_tracks, limit, &match);
+                if (!match.needle)
+                        break;
+
+                if ((r = buffer_append(out, p + *done, match.begin - *done)) < 0 || (r = replace(m, &match, out)) < 0)
+                        return r;
+                *done = begin = match.end;
+                memset(ahead, 0, sizeof(ahead));
+        }
+
+        if (!closed)
+                keep_ahead(m, tracks, n_tracks, begin, limit, ahead);
+        *ret_limit = limit;
+        return 0;
+}
+
+/* From `from` on, the next run that is not too short, or the one at the end however short it is. *ret_end is size if there is none. */
+static size_t find_run(const Masker *m, const uint8_t *p, size_t size, size_t from, size_t *ret_end) {
+        size_t begin = from, i, end;
+
+        while (m->shortest <= size - begin) {
+                /* if the last byte that it would have is none of a run, the next one starts behind that */
+                for (i = begin + m->shortest; i > begin && mask_is_visible(p[i - 1]); i--)
+                        ;
+                if (i == begin) {
+                        for (end = begin + m->shortest; end < size && mask_is_visible(p[end]); end++)
+                                ;
+                        *ret_end = end;
+                        return begin;
+                }
+                begin = i;
+        }
+
+        for (i = size; i > begin && mask_is_visible(p[i - 1]); i--)
+                ;
+        *ret_end = size;
         return i;
 }
 
-/* The hashes of the windows that start at i; a window that does not fit counts as 0. */
-static void windows_start(const Masker *m, const uint8_t *p, size_t size, size_t i, uint64_t *windows) {
-        for (size_t k = 0; k < m->n_pairs; k++)
-                windows[k] = m->pairs[k].needle_size <= size - i ? hash_of(m, p + i, m->pairs[k].needle_size) : 0;
-}
-
-static void windows_advance(const Masker *m, const uint8_t *p, size_t size, size_t i, uint64_t *windows) {
-        for (size_t k = 0; k < m->n_pairs; k++) {
-                size_t n = m->pairs[k].needle_size;
-
-                if (i + n < size)
-                        windows[k] = (windows[k] - p[i] * m->powers[k]) * m->base + p[i + n];
-        }
-}
-
-/* The longest needle at i, or NULL. */
-static const MaskPair *match_at(const Masker *m, const uint8_t *p, size_t size, size_t i, const uint64_t *windows) {
-        const MaskPair *best = NULL;
-
-        for (size_t k = 0; k < m->n_pairs; k++) {
-                const MaskPair *pair = &m->pairs[k];
-
-                if (pair->needle_size <= size - i && windows[k] == m->hashes[k] &&
-                    (!best || pair->needle_size > best->needle_size) &&
-                    CRYPTO_memcmp(p + i, pair->needle, pair->needle_size) == 0)
-                        best = pair;
-        }
-        return best;
-}
-
-static int masker_scan(Masker *m, size_t limit, Buffer *out) {
+static int masker_scan(Masker *m, bool last, Buffer *out) {
         const uint8_t *p = buffer_data(&m->held);
-        size_t size = buffer_size(&m->held), i = 0, done = 0;
-        uint64_t windows[MASK_PAIRS_MAX];
+        size_t size = buffer_size(&m->held), done = 0, limit = size, begin = 0, end = 0;
+        bool open = false;
         int r;
 
-        if (limit > 0)
-                windows_start(m, p, size, 0, windows);
-        while (i < limit) {
-                const MaskPair *pair = match_at(m, p, size, i, windows);
-
-                if (!pair) {
-                        windows_advance(m, p, size, i++, windows);
-                        continue;
-                }
-
-                r = buffer_append(out, p + done, i - done);
+        while (end < size) {
+                begin = find_run(m, p, size, end, &end);
+                if (begin == end)
+                        break;
+                open = end == size && !last;
+                r = mask_run(m, p, begin, end, !open, &done, &limit, out);
                 if (r < 0)
                         return r;
-                r = buffer_append(out, pair->replacement, pair->replacement_size);
-                if (r < 0)
-                        return r;
-                m->hits++;
-                done = i += pair->needle_size;
-                if (i < limit)
-                        windows_start(m, p, size, i, windows);
+        }
+        if (!open) {
+                limit = size;
+                memset(m->ahead, 0, sizeof(m->ahead));
         }
 
-        r = buffer_append(out, p + done, i - done);
+        r = buffer_append(out, p + done, limit - done);
         if (r < 0)
                 return r;
-        buffer_consume(&m->held, i);
+        buffer_consume(&m->held, limit);
         return 0;
 }
 
 int masker_feed(Masker *m, const void *data, size_t size, Buffer *out) {
         int r;
 
-        if (m->n_pairs == 0)
+        if (m->n_needles == 0)
                 return buffer_append(out, data, size);
 
         r = buffer_append(&m->held, data, size);
         if (r < 0)
                 return r;
-        return masker_scan(m, tail_start(m, buffer_data(&m->held), buffer_size(&m->held)), out);
+        return masker_scan(m, false, out);
 }
 
 int masker_finish(Masker *m, Buffer *out) {
-        return masker_scan(m, buffer_size(&m->held), out);
+        return m->n_needles == 0 ? 0 : masker_scan(m, true, out);
 }
 
 uint64_t masker_hits(const Masker *m) {

@@ -1,7 +1,11 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 #pragma once
 
-/* Replaces given byte strings in a stream, wherever it is cut into pieces. Pure: bytes in, bytes out. */
+/*
+ * Replaces given texts in a stream, wherever it is cut into pieces, also where they stand with percent-escapes or
+ * escapes of JSON strings (any of their characters, in any case), in Base64 of either alphabet at any alignment, or in
+ * Base64 with such escapes. Pure: bytes in, bytes out.
+ */
 
 #include <stddef.h>
 #include <stdint.h>
@@ -18,14 +22,22 @@ typedef struct MaskPair {
         size_t replacement_size;
 } MaskPair;
 
-enum { MASK_PAIRS_MAX = 32 };
+enum {
+        MASK_PAIRS_MAX = 32,
+        MASK_NEEDLE_MAX = 8192,
+        MASK_ENCODED_MIN = 8, /* shorter ones are not looked for in Base64 */
+};
 
-/* What the pairs point to must outlive the masker. -EINVAL for an empty needle or one with other bytes. */
+/* What the pairs point to must outlive the masker. -EINVAL for a needle that is empty, too long or has other
+ * bytes. */
 int masker_new(Masker **ret, const MaskPair *pairs, size_t n_pairs);
 Masker *masker_free(Masker *m);
 DEFINE_CLEANUP(Masker *, masker_free)
 
-/* Appends to out what is certain by now. At each place the longest needle wins, from left to right. */
+/*
+ * Appends to out what is certain by now. At each place the needle that takes the most bytes wins, from left to right. In Base64 the replacement
+ * is cut to the needle's length, or repeated, and the digits that the needle shares with its neighbours keep their bits.
+ */
 int masker_feed(Masker *m, const void *data, size_t size, Buffer *out);
 
 /* The stream is over: what was held back follows. The masker can then be used for another stream. */

@@ -57,31 +57,129 @@ static void test_nothing_late(void **state) {
         buffer_done(&out);
 }
 
-/* What waits depends on the needle's length alone: a right guess and a wrong one wait alike. */
-static void test_hold_back_is_blind(void **state) {
-        const MaskPair pairs[] = { PAIR("sk-real-0123456789", "x") };
-        static const char *const guesses[] = { "sk-real-0123", "sk-real-0124", "############" };
+/* The forms of one secret. Its Base64 was made with another program. */
+#define SECRET "sk-real/0+123456789?"
+#define SENTINEL "sk-fake/0+abcdefghi?"
 
-        for (size_t i = 0; i < ELEMENTSOF(guesses); i++) {
+static void test_escapes(void **state) {
+        const MaskPair one[] = { PAIR(SECRET, SENTINEL) };
+
+        check(one, 1, "k=sk-real%2F0%2B123456789%3F&x", "k=" SENTINEL "&x");
+        check(one, 1, "k=sk-real%2f0%2b123456789?&x", "k=" SENTINEL "&x");
+        check(one, 1, "%73%6B%2d%72%65%61%6C%2f%30%2B%31%32%33%34%35%36%37%38%39%3f", SENTINEL);
+        check(one, 1, "\"sk-real\\/0+123456789?\"", "\"" SENTINEL "\"");
+        check(one, 1, "\"\\u0073k-real\\u002F0+1234\\u0035\\u0036789\\u003f\"", "\"" SENTINEL "\"");
+        check(one, 1, "https:\\/\\/h\\/?k=sk%2Dreal\\/0%2B123456789%3f", "https:\\/\\/h\\/?k=" SENTINEL);
+        check(one, 1, "%%73k-real/0+123456789?", "%" SENTINEL);
+        /* no escape of it at all, or not of all of it */
+        check(one, 1, "sk-real%2G0+123456789?", "sk-real%2G0+123456789?");
+        check(one, 1, "sk-real%2F0+12345678%", "sk-real%2F0+12345678%");
+        check(one, 1, "sk-real\\u002 0+123456789?", "sk-real\\u002 0+123456789?");
+        check(one, 1, "sk-real%2F0+123456789%3", "sk-real%2F0+123456789%3");
+        check(one, 1, "\\\\u0073k-real/0+123456789?", "\\\\u0073k-real/0+123456789?");
+}
+
+static void test_base64(void **state) {
+        const MaskPair one[] = { PAIR(SECRET, SENTINEL) };
+        const MaskPair shorter[] = { PAIR(SECRET, "abc") };
+
+        check(one, 1, "c2stcmVhbC8wKzEyMzQ1Njc4OT8=", "c2stZmFrZS8wK2FiY2RlZmdoaT8=");
+        check(one, 1, "c2stcmVhbC8wKzEyMzQ1Njc4OT8", "c2stZmFrZS8wK2FiY2RlZmdoaT8");
+        /* "x:" and "xy:" and "\xff:" before it, and "!!" behind it */
+        check(one, 1, "Basic eDpzay1yZWFsLzArMTIzNDU2Nzg5PyEh", "Basic eDpzay1mYWtlLzArYWJjZGVmZ2hpPyEh");
+        check(one, 1, "eHk6c2stcmVhbC8wKzEyMzQ1Njc4OT8hIQ==", "eHk6c2stZmFrZS8wK2FiY2RlZmdoaT8hIQ==");
+        check(one, 1, "/zpzay1yZWFsLzArMTIzNDU2Nzg5PyEh", "/zpzay1mYWtlLzArYWJjZGVmZ2hpPyEh");
+        check(one, 1, "_zpzay1yZWFsLzArMTIzNDU2Nzg5PyEh", "_zpzay1mYWtlLzArYWJjZGVmZ2hpPyEh");
+        /* within escapes */
+        check(one, 1, "a=c2stcmVhbC8wKzEyMzQ1Njc4OT8%3D", "a=c2stZmFrZS8wK2FiY2RlZmdoaT8%3D");
+        check(one, 1, "a=c2stcmVhbC8wKzE%79MzQ1Njc4OT8%3D", "a=c2stZmFrZS8wK2FiY2RlZmdoaT8%3D");
+        check(one, 1, "\"c2stcmVhbC8w\\u004bzEyMzQ1Njc4OT8=\"", "\"c2stZmFrZS8wK2FiY2RlZmdoaT8=\"");
+        /* one bit is another */
+        check(one, 1, "c2stcmVhbC8wKzEyMzQ1Njc4OT4=", "c2stcmVhbC8wKzEyMzQ1Njc4OT4=");
+        /* a replacement of another length is cut or repeated: what stands around stays where it is */
+        check(shorter, 1, "eHk6c2stcmVhbC8wKzEyMzQ1Njc4OT8hIQ==", "eHk6YWJjYWJjYWJjYWJjYWJjYWJjYWIhIQ==");
+}
+
+/* In each alphabet the other digits mean the same, and come back in the same one. */
+static void test_base64_alphabets(void **state) {
+        const MaskPair one[] = { PAIR("~~~??" "?>>>", "??" "?~~~??" "?") };
+
+        check(one, 1, "fn5+Pz8/Pj4+", "Pz8/fn5+Pz8/");
+        check(one, 1, "fn5-Pz8_Pj4-", "Pz8_fn5-Pz8_");
+        check(one, 1, "fn5\\u002bPz8\\/Pj4+", "Pz8/fn5+Pz8/");
+        check(one, 1, "fn5%2BPz8%2FPj4%2b", "Pz8%2Ffn5%2BPz8%2F");
+}
+
+/* What is held back depends on lengths alone: a stream with a part of the secret comes in the same pieces as one with anything else. */
+static void test_hold_back_is_blind(void **state) {
+        static const struct {
+                const char *right, *wrong;
+        } streams[] = {
+                { "it is: sk-real/0+1234 and so on", "it is: xk-real/0+1234 and so on" },
+                { "sk-real/0+12345678sk-real/0+12345678", "sk-real/0+12345679#################!" },
+                { "sk-real/0+1234567zzzzzzzzzzzzzzzzzzzzzz", "azzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzz" },
+                { "k=sk-real%2F0%2B12345678%38&zzzzzzzzzzzzzzzzzzzzzzzzz", "k=sk-real%2E0%2C12345678%38&zzzzzzzzzzzzzzzzzzzzzzzzz" },
+                { "\\u0073k-real\\/0+12345678\\u0038\\u0038zzzzzzz", "\\u0074k-real\\/1+12345678\\u0038\\u0038zzzzzzz" },
+                { "c2stcmVhbC8wKzEyMzQ1Njc4OT4====================", "c2stcmVhbC8wKzEyMzQ1Njc4OS4====================" },
+                { "eDpzay1yZWFsLzArMTIzNDU2Nzg5AAAAAAAAAAAAAAA", "eDpzay1yZWFsLzArMTIzNDU2Nzg4AAAAAAAAAAAAAAA" },
+                { "event: sk-real/0+12345678\n\nsk-real/0+123456789", "event: sk-reel/0+12345678\n\nsk-real/0+12345678." },
+        };
+        const MaskPair pairs[] = { PAIR(SECRET, SENTINEL) };
+
+        for (size_t i = 0; i < ELEMENTSOF(streams); i++)
+                for (size_t piece = 1; piece < 30; piece++) {
+                        _cleanup_(masker_freep) Masker *a = NULL, *b = NULL;
+                        size_t size = strlen(streams[i].right);
+                        Buffer right = {}, wrong = {};
+
+                        assert_int_equal(size, strlen(streams[i].wrong));
+                        assert_int_equal(masker_new(&a, pairs, 1), 0);
+                        assert_int_equal(masker_new(&b, pairs, 1), 0);
+                        for (size_t at = 0; at < size; at += piece) {
+                                size_t n = piece < size - at ? piece : size - at;
+
+                                assert_int_equal(masker_feed(a, streams[i].right + at, n, &right), 0);
+                                assert_int_equal(masker_feed(b, streams[i].wrong + at, n, &wrong), 0);
+                                assert_int_equal(buffer_size(&right), buffer_size(&wrong));
+                        }
+                        buffer_done(&right);
+                        buffer_done(&wrong);
+                }
+}
+
+/* No more than the longest form, less one: 27 digits of Base64. With escapes, as many units. */
+static void test_hold_back_is_short(void **state) {
+        const MaskPair pairs[] = { PAIR(SECRET, SENTINEL) };
+        static const struct {
+                const char *text;
+                size_t held;
+        } cases[] = {
+                { "it is: 0123456789", 10 },
+                { "it is: 0123456789012345678901234567890123456789", 27 },
+                { "%41%41%41%41%41%41%41%41%41%41%41%41%41%41%41%41%41%41%41%41%41%41%41%41%41%41%41%41%41%41", 81 },
+                { "0123456789012345678901234567890123456789\n", 0 },
+                { "0123456789012345678901234567890123456789\n%4", 2 },
+        };
+
+        for (size_t i = 0; i < ELEMENTSOF(cases); i++) {
                 _cleanup_(masker_freep) Masker *m = NULL;
                 Buffer out = {};
 
                 assert_int_equal(masker_new(&m, pairs, 1), 0);
-                assert_int_equal(masker_feed(m, "it is: ", 7, &out), 0);
-                assert_int_equal(masker_feed(m, guesses[i], 12, &out), 0);
-                assert_int_equal(buffer_size(&out), 7);
-                assert_int_equal(masker_feed(m, "zzzzzzzzzz", 10, &out), 0);
-                assert_int_equal(buffer_size(&out), 7 + 22 - 17);
+                assert_int_equal(masker_feed(m, cases[i].text, strlen(cases[i].text), &out), 0);
+                assert_int_equal(strlen(cases[i].text) - buffer_size(&out), cases[i].held);
                 buffer_done(&out);
         }
 }
 
 static void test_bad_needles(void **state) {
-        const MaskPair blank[] = { PAIR("a b", "x") }, empty[] = { PAIR("", "x") };
+        static const char huge[MASK_NEEDLE_MAX + 1];
+        const MaskPair blank[] = { PAIR("a b", "x") }, empty[] = { PAIR("", "x") }, large[] = { { huge, sizeof(huge), "", 0 } };
         Masker *m = NULL;
 
         assert_int_equal(masker_new(&m, blank, 1), -EINVAL);
         assert_int_equal(masker_new(&m, empty, 1), -EINVAL);
+        assert_int_equal(masker_new(&m, large, 1), -EINVAL);
 }
 
 static void test_no_needles(void **state) {
@@ -106,7 +204,11 @@ int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_replace),
                 cmocka_unit_test(test_nothing_late),
+                cmocka_unit_test(test_escapes),
+                cmocka_unit_test(test_base64),
+                cmocka_unit_test(test_base64_alphabets),
                 cmocka_unit_test(test_hold_back_is_blind),
+                cmocka_unit_test(test_hold_back_is_short),
                 cmocka_unit_test(test_bad_needles),
                 cmocka_unit_test(test_no_needles),
                 cmocka_unit_test(test_buffer_zeroes),

@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+
+#include "inject/mask-form.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char alphabet[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
+
+/* clang-format off */
+const uint8_t mask_base64_digits[256] = {
+        ['A'] = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26,
+        ['a'] = 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39, 40, 41, 42, 43, 44, 45, 46, 47, 48, 49, 50, 51, 52,
+        ['0'] = 53, 54, 55, 56, 57, 58, 59, 60, 61, 62,
+        ['+'] = 63, ['-'] = 63, ['/'] = 64, ['_'] = 64,
+};
+/* clang-format on */
+
+static int hex_value(uint8_t c) {
+        if (c >= '0' && c <= '9')
+                return c - '0';
+        if (c >= 'a' && c <= 'f')
+                return c - 'a' + 10;
+        if (c >= 'A' && c <= 'F')
+                return c - 'A' + 10;
+        return -1;
+}
+
+/* An escape of a sign of `before` bytes and n hex digits: its size, 0 for not yet known, 1 for "it is none". */
+static size_t hex_escape(const uint8_t *p, size_t size, bool closed, size_t before, size_t n, uint8_t *ret_value) {
+        unsigned value = 0;
+
+        for (size_t i = before; i < before + n; i++) {
+                if (i == size)
+                        return closed ? 1 : 0;
+                if (hex_value(p[i]) < 0)
+                        return 1;
+                value = value * 16 + (unsigned) hex_value(p[i]);
+        }
+        *ret_value = value < 0x80 ? (uint8_t) value : 0;
+        return before + n;
+}
+
+static size_t json_escape(const uint8_t *p, size_t size, bool closed, uint8_t *ret_value) {
+        if (size == 1)
+                return closed ? 1 : 0;
+        switch (p[1]) {
+        case 'u':
+                return hex_escape(p, size, closed, 2, 4, ret_value);
+        case '/':
+        case '\\':
+        case '"':
+                *ret_value = p[1];
+                return 2;
+        case 'b':
+        case 'f':
+        case 'n':
+        case 'r':
+        case 't':
+                *ret_value = 0;
+                return 2;
+        default:
+                return 1;
+        }
+}
+
+size_t mask_unit(MaskView view, const uint8_t *p, size_t size, bool closed, uint8_t *ret_value) {
+        *ret_value = *p;
+        if (*p == '%' && (view == MASK_VIEW_PERCENT || view == MASK_VIEW_BOTH))
+                return hex_escape(p, size, closed, 1, 2, ret_value);
+        if (*p == '\\' && (view == MASK_VIEW_JSON || view == MASK_VIEW_BOTH))
+                return json_escape(p, size, closed, ret_value);
+        return 1;
+}
+
+/* The six bits from `bit` on of text behind `shift` zero bytes; bits outside are 0. */
+static uint8_t digit_at(size_t bit, unsigned shift, const uint8_t *text, size_t size, size_t repeat) {
+        unsigned value = 0;
+
+        for (size_t i = bit; i < bit + 6; i++) {
+                size_t byte = i / 8;
+                bool inside = byte >= shift && byte < shift + size && repeat > 0;
+
+                value = value << 1 | (inside ? text[(byte - shift) % repeat] >> (7 - i % 8) & 1 : 0);
+        }
+        return (uint8_t) value;
+}
+
+int base64_form_init(Base64Form *f, unsigned shift, const void *text, size_t size, const void *other, size_t other_size) {
+        size_t begin = shift * 8U, end = (shift + size) * 8, first = begin / 6;
+
+        *f = (Base64Form) {
+                .size = (end + 5) / 6 - first,
+                .lead = begin % 6 != 0,
+                .first = (uint8_t) (0x3f >> begin % 6),
+                .last = (uint8_t) (end % 6 ? 0x3f << (6 - end % 6) & 0x3f : 0x3f),
+        };
+        f->digits = malloc(2 * f->size);
+        if (!f->digits)
+                return -ENOMEM;
+        f->others = f->digits + f->size;
+
+        for (size_t i = 0; i < f->size; i++) {
+                f->digits[i] = digit_at((first + i) * 6, shift, text, size, size);
+                f->others[i] = digit_at((first + i) * 6, shift, other, size, other_size);
+        }
+        return 0;
+}
+
+void base64_form_done(Base64Form *f) {
+        if (f->digits)
+                explicit_bzero(f->digits, 2 * f->size);
+        free(f->digits);
+        *f = (Base64Form) {};
+}
+
+static uint8_t bits_of(const Base64Form *f, size_t i) {
+        if (i == 0)
+                return f->first;
+        return i + 1 == f->size ? f->last : 0x3f;
+}
+
+bool base64_form_matches(const Base64Form *f, const uint8_t *units) {
+        unsigned differs = 0;
+
+        for (size_t i = 0; i < f->size; i++)
+                differs |= ((mask_base64_digits[units[i]] - 1U) ^ f->digits[i]) & (bits_of(f, i) | 0xc0U);
+        return differs == 0;
+}
+
+char base64_form_replace(const Base64Form *f, const uint8_t *units, size_t i, bool url_safe) {
+        uint8_t bits = bits_of(f, i);
+        unsigned value = ((mask_base64_digits[units[i]] - 1U) & ~bits & 0x3fU) | (f->others[i] & bits);
+
+        if (value == 62)
+                return url_safe ? '-' : '+';
+        if (value == 63)
+                return url_safe ? '_' : '/';
+        return alphabet[value];
+}
