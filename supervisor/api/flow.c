@@ -304,6 +304,13 @@ void flow_stop(Flow *f, const char *reason) {
                 flow_end_run(f, "stopped", f->stop_reason, NULL);
 }
 
+void flow_hand_back(Flow *f, const char *reason) {
+        if (f->stop || f->state == FLOW_CLEANING || f->state == FLOW_RELEASING)
+                return; /* its outcome counts */
+        f->requeue = true;
+        flow_end_run(f, "stopped", reason, NULL);
+}
+
 /* ---- what is next ---- */
 
 static char *evidence_text(const Flow *f, bool second_vm) {

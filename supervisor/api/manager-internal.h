@@ -166,6 +166,8 @@ void flows_on_audited(Manager *m);
 /* why: how a service ended, may be NULL */
 void flows_on_unit_changed(Manager *m, const char *unit, const char *active, const char *why);
 void flow_stop(Flow *f, const char *reason);
+/* Ends the run under way, and queues the item again with its attempt kept; nothing if the run has ended by itself. */
+void flow_hand_back(Flow *f, const char *reason);
 Flow *flow_free(Flow *f);
 
 Flow *flow_next_of(Flow *f); /* iteration over m->flows */
@@ -186,6 +188,15 @@ bool flow_accepts_import(const Flow *f);
 /* The run's own word on how it ended; recorded before this returns. facts is borrowed, may be NULL. */
 int flow_on_finish(Flow *f, const char *outcome, const char *reason, const json_t *facts);
 int flow_on_imported(Flow *f, bool ok, const char *reason, const char *commit, const json_t *facts);
+
+/* ---- drain.c ---- */
+
+/* Hands back what runs for longer than a drain allows. */
+void drain_tick(Manager *m);
+int drain_on_drain(IpcCall *call, json_t *params, void *userdata);
+int drain_on_undrain(IpcCall *call, json_t *params, void *userdata);
+/* null, or {actor, reason, left_s}; the caller's. */
+json_t *drain_status(Manager *m);
 
 /* ---- scheduler.c ---- */
 

@@ -18,7 +18,6 @@ enum {
         LIST_DEFAULT = 1000,
         LIST_PAGE = 500,
         STOP_ALL_WAIT_USEC = 15 * 1000 * 1000,
-        REASON_MAX = 1024,
 };
 
 static int no_item(IpcCall *call) {
@@ -192,7 +191,7 @@ static char *stop_reason(IpcCall *call, json_t *params) {
         _cleanup_free_ char *text = NULL;
         char actor[64];
 
-        text = given ? text_escape(given, strlen(given) < REASON_MAX ? strlen(given) : REASON_MAX, false) : NULL;
+        text = given ? text_escape(given, strnlen(given, OPERATOR_REASON_MAX), false) : NULL;
         return text ? text_format("stopped by %s: %s", peer_name(ipc_call_peer(call), actor), text)
                     : text_format("stopped by %s", peer_name(ipc_call_peer(call), actor));
 }
@@ -386,8 +385,8 @@ static int on_status(IpcCall *call, json_t *params, void *userdata) {
         (void) accel_read(configured, &accel);
 
         return ipc_call_reply(call, json_pack(
-                "{s:b, s:b, s:s?, s:O, s:o, s:{s:s, s:s?, s:s?}, s:o, s:o, s:I, s:s, s:I}",
-                "ready", m->settled, "hold", held, "hold_reason", held ? why : NULL, "counts", counts, "enforcers", status_enforcers(m),
+                "{s:b, s:b, s:s?, s:o, s:O, s:o, s:{s:s, s:s?, s:s?}, s:o, s:o, s:I, s:s, s:I}",
+                "ready", m->settled, "hold", held, "hold_reason", held ? why : NULL, "drain", drain_status(m), "counts", counts, "enforcers", status_enforcers(m),
                 "accelerator", "configured", configured, "accel", accel.known ? (accel.tcg ? "tcg" : "kvm") : NULL,
                 "reason", accel.reason[0] ? accel.reason : NULL,
                 "templates", status_templates(m), "runs", status_runs(m), "audit_waiting", (json_int_t) waiting,
@@ -404,6 +403,8 @@ const IpcMethod operator_methods[] = {
         { "io.anchorhold.Manager.Stop", PEER_OPERATOR, on_stop },
         { "io.anchorhold.Manager.StopAll", PEER_OPERATOR, on_stop_all },
         { "io.anchorhold.Manager.Hold", PEER_OPERATOR, on_hold },
+        { "io.anchorhold.Manager.Drain", PEER_OPERATOR, drain_on_drain },
+        { "io.anchorhold.Manager.Undrain", PEER_OPERATOR, drain_on_undrain },
         { "io.anchorhold.Manager.Status", PEER_OPERATOR, on_status },
         {},
 };

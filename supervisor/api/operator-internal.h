@@ -13,4 +13,7 @@ static inline int operator_bad_input(IpcCall *call, const char *pointer, const c
         return ipc_call_error(call, "BadInput", json_pack("{s:s, s:s}", "pointer", pointer, "reason", reason));
 }
 
+/* So much of a reason that somebody gave is kept. */
+enum { OPERATOR_REASON_MAX = 1024 };
+
 int operator_on_submit(IpcCall *call, json_t *params, void *userdata);

@@ -239,6 +239,8 @@ static int on_tick(sd_event_source *source, uint64_t usec, void *userdata) {
         int r;
 
         enforcers_tick(m);
+        if (m->settled)
+                drain_tick(m);
         if (m->settled && ++m->n_ticks % SWEEP_TICKS == 0)
                 sweep(m);
 

@@ -155,6 +155,9 @@ static void check_anchord(Doctor *d) {
         if (json_is_true(hold) || json_is_true(json_object_get(hold, "active")))
                 doctor_say(d, WARNING, "hold", "no run starts", "anchorctl release");
 
+        if (json_is_object(json_object_get(status, "drain")))
+                doctor_say(d, WARNING, "drain", "no run starts", "anchorctl host undrain");
+
         templates = json_object_get(status, "templates");
         if (templates && json_array_size(templates) + json_object_size(templates) == 0)
                 doctor_say(d, BAD, "templates", "there is none", "the image should bring /usr/lib/anchorhold/templates");

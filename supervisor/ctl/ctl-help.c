@@ -31,6 +31,8 @@ const CtlVerbInfo ctl_verbs[_VERBS] = {
         [VERB_AUDIT_VERIFY] = { "audit verify", "", "Check the audit log's chain", 0, 0, false, ctl_verb_audit_verify },
         [VERB_STATUS] = { "status", "", "Show this host's daemons, runs and counts", 0, 0, false, ctl_verb_status },
         [VERB_DOCTOR] = { "doctor", "", "Look for what keeps runs from starting", 0, 0, false, ctl_verb_doctor },
+        [VERB_HOST_DRAIN] = { "host drain", "[--within=TIME]", "Let runs end, hand back what is left, lease nothing more", 0, 0, false, ctl_verb_host_drain },
+        [VERB_HOST_UNDRAIN] = { "host undrain", "", "Lease items again", 0, 0, false, ctl_verb_host_undrain },
         [VERB_VERSION] = { "version", "", "Print the program's version", 0, 0, false, ctl_verb_version },
         [VERB_HELP] = { "help", "[VERB]", "Show help", 0, 2, false, ctl_verb_help },
 };

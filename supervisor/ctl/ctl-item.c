@@ -110,6 +110,8 @@ static char *why_waiting(Ctl *ctl) {
                 if (strcmp(text, "ok") != 0)
                         return text_format("%s: %s", name, text);
         }
+        if (json_is_object(json_object_get(reply, "drain")))
+                return strdup("this host is drained; \"anchorctl host undrain\" ends that");
         if (!json_is_true(json_object_get(reply, "hold")))
                 return NULL;
         reason = ctl_string(reply, "hold_reason");

@@ -2,6 +2,7 @@
 LIB_SRCS += supervisor/ctl/ctl.c \
             supervisor/ctl/ctl-audit.c \
             supervisor/ctl/ctl-doctor.c \
+            supervisor/ctl/ctl-drain.c \
             supervisor/ctl/ctl-egress.c \
             supervisor/ctl/ctl-follow.c \
             supervisor/ctl/ctl-format.c \

@@ -17,6 +17,7 @@
  * usage       One model call. `call` makes a repeated report count once.
  * note        What happened to an item beside its states (an enforcer was lost, a retry of a boot).
  * hold        One row: are leases refused, by whom, why.
+ * drain       At most one row: a boot that leases nothing more, and until when its runs may go on (ledger-drain.c).
  * effect      External writes, by idempotency key: what was asked, and whether it was seen done.
  * outbox      Audit events that auditd has not acknowledged yet. A trigger adds `item.submitted` and
  *             `item.transition` in the transaction that makes the change: after a crash either both are
@@ -225,7 +226,12 @@ static const char schema_triggers[] =
         "  OR NEW.token <> OLD.token OR (OLD.outcome IS NOT NULL AND (NEW.outcome IS NOT OLD.outcome OR NEW.reason IS NOT OLD.reason))"
         " BEGIN SELECT RAISE(ABORT, 'an outcome is written once'); END;";
 
-int ledger_schema_apply(Db *db) {
+/* Not in every file of version 2: made when it is missing. */
+static const char schema_drain[] =
+        "CREATE TABLE IF NOT EXISTS drain (id INTEGER PRIMARY KEY CHECK (id = 1), boot TEXT NOT NULL, until_usec INTEGER NOT NULL,"
+        "  actor TEXT NOT NULL, reason TEXT, time_usec INTEGER NOT NULL)";
+
+static int apply(Db *db) {
         _cleanup_rollback_ DbGuard guard = {};
         int64_t version;
         int r;
@@ -262,4 +268,11 @@ int ledger_schema_apply(Db *db) {
                 return r;
 
         return db_commit(&guard);
+}
+
+int ledger_schema_apply(Db *db) {
+        int r;
+
+        r = apply(db);
+        return r < 0 ? r : db_exec(db, schema_drain);
 }

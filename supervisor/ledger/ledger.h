@@ -24,7 +24,7 @@ enum {
         LEDGER_E_ILLEGAL,   /* the schema refuses the change: no such transition, no attempts left, … */
         LEDGER_E_STALE,     /* the lease is not this token's any more */
         LEDGER_E_NO_WORK,   /* nothing claimable */
-        LEDGER_E_HELD,      /* leases are on hold */
+        LEDGER_E_HELD,      /* leases are on hold, or this boot is drained */
         LEDGER_E_DUPLICATE, /* the item is there, in state `duplicate` */
 };
 
@@ -193,6 +193,23 @@ int ledger_effect_done(Ledger *l, const char *key);
 
 int ledger_hold_set(Ledger *l, bool active, const char *actor, const char *reason);
 int ledger_hold_get(Ledger *l, bool *ret_active, char **ret_reason);
+
+/* ---- drain (ledger-drain.c) ---- */
+
+typedef struct LedgerDrain {
+        bool active;
+        uint64_t until_usec; /* CLOCK_BOOTTIME: then what still runs is handed back */
+        char *actor, *reason; /* owned; reason may be NULL */
+} LedgerDrain;
+
+void ledger_drain_done(LedgerDrain *d);
+
+/* From here on this boot leases nothing (LEDGER_E_HELD); queues `drain.begun`. Again: a new time. */
+int ledger_drain_set(Ledger *l, const char *boot, uint64_t until_boottime_usec, const char *actor, const char *reason);
+/* Ends it, and queues `drain.ended` if there was one. */
+int ledger_drain_clear(Ledger *l, const char *boot, const char *actor);
+/* Of this boot; one of another boot is none. */
+int ledger_drain_get(Ledger *l, const char *boot, LedgerDrain *ret);
 
 /* ---- audit outbox ---- */
 

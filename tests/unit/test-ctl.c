@@ -325,6 +325,12 @@ static void test_usage(void **state) {
         assert_int_equal(CTL(S("submit"), S("--workflow=x"), S("--base=HEAD")), CTL_USAGE);
         assert_int_equal(CTL(S("submit"), S("--workflow=x"), S("--task=a"), S("--task-file=b")), CTL_USAGE);
         assert_int_equal(CTL(S("submit"), S("--workflow=x"), S("--workflow=y")), CTL_USAGE);
+        assert_int_equal(CTL(S("host"), S("drain"), S("--within=soon")), CTL_USAGE);
+        assert_has(fixture.err, "takes a time");
+        assert_int_equal(CTL(S("host"), S("drain"), S("now")), CTL_USAGE);
+        assert_int_equal(CTL(S("host"), S("undrain"), S("--within=1s")), CTL_USAGE);
+        assert_int_equal(CTL(S("host")), CTL_USAGE);
+        assert_has(fixture.err, "drain, undrain");
         assert_int_equal(CTL(S("policy"), S("log"), S("x")), CTL_USAGE);
         assert_int_equal(CTL(S("policy"), S("explain"), S("x"), S("host")), CTL_USAGE);
         assert_int_equal(CTL(S("policy"), S("explain"), S("x"), S("host:0")), CTL_USAGE);

@@ -267,6 +267,56 @@ static void test_compare_and_swap(void **state) {
         assert_int_equal(ledger_transition(l, &c, NULL), LEDGER_E_NOT_FOUND);
 }
 
+/* A drain is of one boot: it outlives anchord, and no reboot. */
+static void test_drain(void **state) {
+        _cleanup_(ledger_closep) Ledger *l = fresh();
+        _cleanup_(ledger_drain_done) LedgerDrain drain = {};
+        _cleanup_item_ LedgerItem a = {}, none = {};
+        LedgerEvent e = {};
+        int64_t before = 0, after = 0;
+
+        assert_int_equal(submit(l, "i000000000001", NULL), 0);
+        assert_int_equal(change(l, "i000000000001", ITEM_QUEUED), 0);
+        assert_int_equal(ledger_drain_get(l, BOOT, &drain), 0);
+        assert_false(drain.active);
+
+        assert_int_equal(ledger_drain_set(l, BOOT, 1000, "uid 0", "upgrade"), 0);
+        assert_int_equal(claim(l, "r000000000001", &none), LEDGER_E_HELD);
+        l = ledger_close(l);
+        assert_int_equal(ledger_open(&l, path), 0);
+        assert_int_equal(claim(l, "r000000000001", &none), LEDGER_E_HELD);
+        assert_int_equal(ledger_drain_get(l, BOOT, &drain), 0);
+        assert_true(drain.active);
+        assert_int_equal(drain.until_usec, 1000);
+        assert_string_equal(drain.actor, "uid 0");
+        assert_string_equal(drain.reason, "upgrade");
+        ledger_drain_done(&drain);
+
+        /* another time */
+        assert_int_equal(ledger_drain_set(l, BOOT, 2000, "uid 1", NULL), 0);
+        assert_int_equal(ledger_drain_get(l, BOOT, &drain), 0);
+        assert_int_equal(drain.until_usec, 2000);
+        assert_null(drain.reason);
+
+        /* the next boot */
+        assert_int_equal(ledger_claim_next(l, "r000000000001", "another boot", 5000, 1, &a), 0);
+        assert_int_equal(change(l, a.id, ITEM_QUEUED), 0);
+        assert_int_equal(claim(l, "r000000000002", &none), LEDGER_E_HELD);
+
+        assert_int_equal(ledger_drain_clear(l, BOOT, "uid 0"), 0);
+        assert_int_equal(claim(l, "r000000000002", &none), 0);
+        assert_int_equal(ledger_outbox_count(l, &before), 0);
+        assert_int_equal(ledger_drain_clear(l, BOOT, "uid 0"), 0); /* there is none: nothing is recorded */
+        assert_int_equal(ledger_outbox_count(l, &after), 0);
+        assert_int_equal(before, after);
+
+        for (int64_t id = 0; ledger_outbox_next(l, id, &e) == 0; ledger_event_done(&e)) {
+                id = e.id;
+                before -= strncmp(e.event, "drain.", strlen("drain.")) == 0;
+        }
+        assert_int_equal(after - before, 3);
+}
+
 static void test_leases(void **state) {
         _cleanup_(ledger_closep) Ledger *l = fresh();
         _cleanup_item_ LedgerItem a = {}, b = {}, none = {};
@@ -780,6 +830,7 @@ int main(void) {
                 cmocka_unit_test(test_direct_sql_is_refused),
                 cmocka_unit_test(test_compare_and_swap),
                 cmocka_unit_test(test_leases),
+                cmocka_unit_test(test_drain),
                 cmocka_unit_test(test_expiry),
                 cmocka_unit_test(test_time_of_the_next),
                 cmocka_unit_test(test_attempts),

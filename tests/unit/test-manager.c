@@ -155,6 +155,60 @@ static void test_stop_all(void **state) {
         assert_int_equal(json_array_size(json_object_get(w->answer, "stopped")), 0);
 }
 
+/* A drain: what runs may end, nothing else begins; when its time is up, what is left goes back and keeps its attempt. */
+static void test_drain(void **state) {
+        World *w = *state;
+        char ends[ID_LENGTH + 1], stays[ID_LENGTH + 1], waits[ID_LENGTH + 1];
+        _cleanup_item_ LedgerItem i = {};
+
+        submit_exec(w, ends);
+        submit_exec(w, stays);
+        (void) await_active(w, stays, "work");
+        (void) await_active(w, ends, "work");
+        OPERATOR(w, "Drain", json_pack("{s:i, s:s}", "within_s", 3600, "reason", "upgrade"));
+        assert_ok(w);
+        submit_exec(w, waits);
+        finish(w, "ok", "", NULL);
+        UNTIL(w->event, state_of(w, ends) == ITEM_CLOSED);
+        run_for(w->event, 20000);
+        assert_int_equal(w->m->n_flows, 1);
+        assert_int_equal(state_of(w, stays), ITEM_RUNNING);
+        assert_int_equal(state_of(w, waits), ITEM_QUEUED);
+        OPERATOR(w, "Status", NULL);
+        assert_string_equal(json_string_value(json_object_get(json_object_get(w->answer, "drain"), "reason")), "upgrade");
+
+        OPERATOR(w, "Drain", json_pack("{s:i}", "within_s", 1)); /* the tick finds it */
+        assert_ok(w);
+        UNTIL(w->event, !w->m->flows);
+        assert_int_equal(ledger_get(w->m->ledger, stays, &i), 0);
+        assert_int_equal(i.state, ITEM_QUEUED);
+        assert_int_equal(i.attempt, 1);
+        assert_true(reason_is(w, stays, "handed back"));
+        assert_int_equal(w->systemd.n_units, HOST_UNITS);
+        UNTIL(w->event, outbox_is_empty(w->m));
+        assert_int_equal(audited(w, "drain.begun"), 2);
+
+        /* a new life of anchord on this boot leases nothing either */
+        end_life(w);
+        begin_life(w);
+        run_for(w->event, 20000);
+        assert_null(w->m->flows);
+
+        OPERATOR(w, "Undrain", NULL);
+        assert_ok(w);
+        (void) await_active(w, stays, "work");
+        (void) await_active(w, waits, "work");
+        OPERATOR(w, "Status", NULL);
+        assert_true(json_is_null(json_object_get(w->answer, "drain")));
+
+        OPERATOR(w, "Drain", json_pack("{s:i}", "within_s", -1));
+        assert_refused(w, "BadInput");
+        OPERATOR(w, "Drain", NULL);
+        assert_refused(w, "BadInput");
+        assert_int_equal(w->m->n_flows, 2);
+        OPERATOR(w, "StopAll", NULL);
+}
+
 static void test_stop_queued(void **state) {
         World *w = *state;
         char item[ID_LENGTH + 1];
@@ -565,6 +619,7 @@ int main(void) {
                 cmocka_unit_test_setup_teardown(test_no_such_item, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_list, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_stop_all, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_drain, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_stop_queued, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_followers, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_slow_follower, set_up, tear_down),

@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+
+/* host drain, host undrain: this host ends what it has begun and begins nothing more. */
+
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "ctl/ctl-drain.h"
+#include "ctl/ctl-progress.h"
+#include "policy/policy.h"
+#include "util/json.h"
+#include "util/text.h"
+
+#define DRAIN_WITHIN "10min"
+
+enum { CLEANUP_S = 180 }; /* until units that were told to end are gone, at the worst */
+
+static size_t n_running(const json_t *status) {
+        return json_array_size(json_object_get(status, "runs"));
+}
+
+static CtlExit ask_status(Ctl *ctl, json_t **ret) {
+        return ctl_call(ctl, "ask for the status", "Status", json_object(), NULL, 0, ret, NULL, 0);
+}
+
+/* Until nothing runs. Somebody who ends the drain meanwhile ends this too. */
+static CtlExit await_drained(Ctl *ctl, uint64_t within_s, size_t *ret_left) {
+        uint64_t until = time_monotonic() + (within_s + CLEANUP_S) * 1000000ULL;
+        bool begun = ctl_activity_begin(ctl, "waiting for the runs of this host to end");
+        CtlExit r;
+
+        for (;;) {
+                _cleanup_json_ json_t *status = NULL;
+
+                r = ask_status(ctl, &status);
+                if (r != CTL_OK)
+                        break;
+                *ret_left = n_running(status);
+                if (*ret_left == 0)
+                        break;
+                if (!json_is_object(json_object_get(status, "drain"))) {
+                        ctl_error(ctl, "Somebody ended the drain meanwhile; %zu runs go on.", *ret_left);
+                        r = CTL_CONFLICT;
+                        break;
+                }
+                if (time_monotonic() > until) {
+                        ctl_error(ctl, "%zu runs have not ended; \"anchorctl status\" says which.", *ret_left);
+                        r = CTL_FAILED;
+                        break;
+                }
+                ctl_activity_goes_on(ctl);
+                (void) usleep(PROGRESS_TICK_USEC);
+        }
+
+        ctl_activity_end(ctl, begun);
+        return r;
+}
+
+CtlExit ctl_drain(Ctl *ctl, uint64_t within_s, const char *reason) {
+        size_t left = 0;
+        CtlExit r;
+
+        r = ctl_call(ctl, "drain", "Drain", json_pack("{s:I, s:s*}", "within_s", (json_int_t) within_s, "reason", reason), NULL, 0, NULL, NULL, 0);
+        if (r != CTL_OK)
+                return r;
+        return await_drained(ctl, within_s, &left);
+}
+
+CtlExit ctl_drain_within(Ctl *ctl, uint64_t *ret_s) {
+        const char *given = ctl->o.within ?: DRAIN_WITHIN;
+
+        if (policy_parse_duration(given, ret_s) < 0)
+                return ctl_usage(ctl, "--within= takes a time as \"90s\" or \"1h 30min\", not \"%s\".", given);
+        return CTL_OK;
+}
+
+CtlExit ctl_verb_host_drain(Ctl *ctl) {
+        uint64_t within_s;
+        CtlExit r;
+
+        r = ctl_drain_within(ctl, &within_s);
+        if (r == CTL_OK)
+                r = ctl_drain(ctl, within_s, ctl->o.reason);
+        if (r == CTL_OK)
+                ctl_note(ctl, "Nothing runs, and nothing is leased until \"anchorctl host undrain\" or the next boot.");
+        return r;
+}
+
+CtlExit ctl_verb_host_undrain(Ctl *ctl) {
+        CtlExit r;
+
+        r = ctl_call(ctl, "end the drain", "Undrain", json_object(), NULL, 0, NULL, NULL, 0);
+        if (r == CTL_OK)
+                ctl_note(ctl, "Items are leased again.");
+        return r;
+}
