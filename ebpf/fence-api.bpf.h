@@ -20,6 +20,8 @@
 
 #define FENCE_MAX_GRANTS 1048576 /* egressd gives each run its share of it */
 #define FENCE_MAX_RUN_VERDICTS 16384
+#define FENCE_MAX_HOST_UNITS 4096
+#define FENCE_MAX_HOST_DROPS 256
 #define FENCE_HEARTBEAT_NS (10ULL * 1000 * 1000 * 1000)
 
 /* Key of `grants`, value of `live`. An IPv4 address is written in its IPv4-mapped IPv6 form. */
@@ -52,6 +54,19 @@ struct fence_place {
         __u32 zero;
 };
 
+/* Value of `strict`, one entry: may only listed units of the host send? Whoever writes it fills `host_units` first. */
+enum fence_strictness {
+        FENCE_STRICT_UNKNOWN, /* nobody has said yet: as off, and the warden lets no run begin */
+        FENCE_STRICT_OFF,
+        FENCE_STRICT_ON,
+};
+
+struct fence_strict {
+        __u64 root_id; /* the cgroup that is the root of the tree as this host sees it */
+        __u32 is;
+        __u32 zero;
+};
+
 /* Value of `sockets`, the storage of a socket. */
 struct fence_socket {
         __u64 grant;
@@ -75,6 +90,7 @@ enum fence_verdict {
         FENCE_BIND_REFUSED,
         FENCE_OPTION_REFUSED,
         FENCE_UPLINK_DROPPED,    /* at a device of the host, made below the slice and without a grant */
+        FENCE_HOST_DROPPED,      /* strict mode, made outside of the slice and below no listed unit */
         FENCE_TESTED,            /* fence_is_test(), whatever the verdict was */
         FENCE_N_VERDICTS,
 };

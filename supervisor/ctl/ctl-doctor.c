@@ -180,6 +180,30 @@ static json_t *read_state(const char *path) {
         return state;
 }
 
+/* May units of the host send that are none of ours? */
+static void check_strict(Doctor *d, const json_t *state) {
+        const json_t *strict = json_object_get(state, "strict"), *dropped = json_object_get(strict, "dropped");
+        const char *problem = ctl_string(strict, "problem");
+        bool on = json_is_true(json_object_get(strict, "on"));
+        _cleanup_free_ char *text = NULL;
+
+        if (!strict)
+                return;
+        if (problem && *problem) {
+                text = text_format("stays %s, whatever host.json says now: %s", on ? "on" : "as it was", problem);
+                doctor_say(d, WARNING, "strict", text ?: problem, "anchorctl policy check; it holds again two seconds after the file is mended");
+        } else if (!on) {
+                doctor_say(d, GOOD, "strict", "off: every unit of the host may send", NULL);
+        } else if (json_array_size(dropped) > 0) {
+                text = text_format("on, and packets of %s were dropped%s", json_string_value(json_array_get(dropped, 0)) ?: "?",
+                                   json_array_size(dropped) > 1 ? ", and of others" : "");
+                doctor_say(d, WARNING, "strict", text ?: "on", "if it may send, list it under \"strict\" in /etc/anchorhold/host.json; all are in " WARDEN_STATE);
+        } else {
+                text = text_format("on: of the host's units %zu may send", json_array_size(json_object_get(strict, "units")));
+                doctor_say(d, GOOD, "strict", text ?: "on", NULL);
+        }
+}
+
 static void check_fence(Doctor *d) {
         _cleanup_json_ json_t *state = read_state(WARDEN_STATE);
         const char *reason = ctl_string(state, "reason");
@@ -190,6 +214,7 @@ static void check_fence(Doctor *d) {
                 doctor_say(d, BAD, "fence", reason ?: "not in force", "no run has egress; look who took it away, then: systemctl restart anchor-bpf.service");
         else
                 doctor_say(d, GOOD, "fence", "eBPF programs are pinned, on the runs' slice and at every device (tcx)", NULL);
+        check_strict(d, state);
 }
 
 typedef struct Job {

@@ -138,7 +138,7 @@ typedef struct MapPlace {
         bool egressd; /* opened for egressd's group */
 } MapPlace;
 
-#define N_MAPS 10
+#define N_MAPS 13
 
 static void map_places(struct fence *f, MapPlace ret[static N_MAPS]) {
         const MapPlace places[N_MAPS] = {
@@ -152,6 +152,9 @@ static void map_places(struct fence *f, MapPlace ret[static N_MAPS]) {
                 { f->maps.place,     FENCE_PRIVATE_DIR, false },
                 { f->maps.checked,   FENCE_PRIVATE_DIR, false },
                 { f->maps.runs_slice, FENCE_PRIVATE_DIR, false },
+                { f->maps.host_units, FENCE_PRIVATE_DIR, false },
+                { f->maps.strict,    FENCE_PRIVATE_DIR, false },
+                { f->maps.host_drops, FENCE_PRIVATE_DIR, false },
         };
 
         memcpy(ret, places, sizeof(places));

@@ -25,6 +25,7 @@ static const char *const names[FENCE_N_VERDICTS] = {
         [FENCE_BIND_REFUSED] = "bind_refused",
         [FENCE_OPTION_REFUSED] = "option_refused",
         [FENCE_UPLINK_DROPPED] = "uplink_dropped",
+        [FENCE_HOST_DROPPED] = "host_dropped",
         [FENCE_TESTED] = "tested",
 };
 

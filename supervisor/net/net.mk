@@ -10,6 +10,7 @@ LIB_SRCS += \
 	supervisor/net/fence-counts.c \
 	supervisor/net/fence-inspect.c \
 	supervisor/net/fence.c \
+	supervisor/net/host-units.c \
 	supervisor/net/netlink.c \
 	supervisor/net/netlog-tally.c \
 	supervisor/net/netlog.c \
@@ -18,10 +19,11 @@ LIB_SRCS += \
 	supervisor/net/run-net.c \
 	supervisor/net/run-ruleset-read.c \
 	supervisor/net/run-ruleset.c \
+	supervisor/net/strict.c \
 	supervisor/net/uplink.c \
 	supervisor/net/warden.c
 
 PROGRAMS += anchor-bpf anchor-check anchor-fence anchor-net anchor-netlog anchor-warden
 
-UNIT_TESTS += test-fence-address test-fence-kernel test-grant-map test-netlog test-run-net
+UNIT_TESTS += test-fence-address test-fence-kernel test-grant-map test-host-units test-netlog test-run-net
 FUZZERS += fuzz-netlog

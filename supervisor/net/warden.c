@@ -11,10 +11,12 @@
  *
  * What is new is no loss: a device that appears gets its program, a slice that was made anew the two programs that systemd has no word for.
  *
- * WARDEN_STATE says how it is, for anchord and anchorctl doctor; it changes after the second failure in a row, since a slice may be
+ * It also keeps the list of strict mode (strict.c).
+ *
+ * WARDEN_STATE says how it is, for anchord and anchorctl doctor; `ok` changes after the second failure in a row, since a slice may be
  * found half-made. When this process dies or hangs, `checked` gets old: no egress until it is back.
  *
- * It takes nothing from anybody: what it reads is the kernel's.
+ * It takes nothing from anybody: what it reads is the kernel's, and host.json, which is the administrator's.
  */
 
 #include <bpf/bpf.h>
@@ -28,6 +30,7 @@
 #include "fence-api.bpf.h"
 #include "net/bpf-load.h"
 #include "net/fence-inspect.h"
+#include "net/strict.h"
 #include "net/uplink.h"
 #include "net/warden.h"
 #include "util/io.h"
@@ -43,9 +46,11 @@ struct Warden {
         int link_fd;                   /* owned */
         int checked_fd;                /* owned */
         Uplinks *uplinks;              /* owned */
+        Strict *strict;                /* owned */
         FenceIdentity expected[FENCE_N_HOOKS];
         unsigned n_failures;
-        bool lost; /* what WARDEN_STATE says */
+        bool lost;
+        char *said; /* owned; what is in WARDEN_STATE */
 };
 
 static int check_pins(Warden *w, char **ret_reason) {
@@ -79,6 +84,9 @@ static int check_all(Warden *w, char **ret_reason) {
         r = fence_check_slice(true, ret_reason);
         if (r < 0)
                 return r;
+        r = strict_settle(w->strict, ret_reason);
+        if (r < 0)
+                return r;
         return uplink_check(ret_reason);
 }
 
@@ -89,33 +97,39 @@ static int write_checked(Warden *w) {
         return bpf_map_update_elem(w->checked_fd, &zero, &now, BPF_ANY);
 }
 
-static void write_state(const char *reason) {
-        _cleanup_json_ json_t *state = json_pack("{s:b, s:s}", "ok", reason == NULL, "reason", reason ?: "");
+/* `reason` NULL: all is well. */
+static void write_state(Warden *w, const char *reason) {
+        _cleanup_json_ json_t *state = json_pack("{s:b, s:s, s:o*}", "ok", reason == NULL, "reason", reason ?: "", "strict", strict_to_json(w->strict));
         _cleanup_free_ char *text = state ? json_dumps(state, JSON_COMPACT) : NULL;
         int r;
 
+        if (text && w->said && strcmp(text, w->said) == 0)
+                return;
         r = text ? io_write_file_atomic(AT_FDCWD, WARDEN_STATE, text, strlen(text), 0644) : -ENOMEM;
-        if (r < 0)
+        if (r < 0) {
                 log_error_errno(r, "cannot write %s", WARDEN_STATE);
+                return;
+        }
+        free(w->said);
+        w->said = TAKE_PTR(text);
         (void) sd_notifyf(0, "STATUS=%s", reason ?: "the fence is in force");
 }
 
 static void say_lost(Warden *w, const char *reason, int error) {
-        if (++w->n_failures < FAILURES_TO_SAY_SO || w->lost)
+        if (++w->n_failures < FAILURES_TO_SAY_SO)
                 return;
+        if (!w->lost)
+                log_error_errno(error, "the fence is not in force: %s. No run has egress until anchor-bpf.service is restarted", reason);
         w->lost = true;
-        log_error_errno(error, "the fence is not in force: %s. No run has egress until anchor-bpf.service is restarted", reason);
-        write_state(reason);
+        write_state(w, reason);
 }
 
-static void say_in_force(Warden *w, bool first) {
+static void say_in_force(Warden *w) {
         w->n_failures = 0;
-        if (!w->lost && !first)
-                return;
         if (w->lost)
                 log_notice("the fence is in force again");
         w->lost = false;
-        write_state(NULL);
+        write_state(w, NULL);
 }
 
 static int look(Warden *w, bool first) {
@@ -128,10 +142,10 @@ static int look(Warden *w, bool first) {
         if (r < 0)
                 say_lost(w, reason ?: "cannot write map checked", r);
         else
-                say_in_force(w, first);
+                say_in_force(w);
 
         if (r < 0 && first) {
-                write_state(reason ?: "cannot write map checked"); /* or what an earlier life said would stand there */
+                write_state(w, reason ?: "cannot write map checked"); /* or what an earlier life said would stand there */
                 return log_error_errno(r, "the fence is not in force: %s", reason ?: "cannot write map checked");
         }
         return 0;
@@ -215,6 +229,8 @@ int warden_new(Warden **ret, sd_event *event) {
 
         r = uplinks_new(&w->uplinks);
         if (r >= 0)
+                r = strict_new(&w->strict, event);
+        if (r >= 0)
                 r = watch_links(w, event); /* before the first look, so that no device is missed */
         if (r >= 0)
                 r = sd_event_add_time_relative(event, &w->timer, CLOCK_BOOTTIME, TICK_USEC, TICK_USEC / 10, on_timer, w);
@@ -236,6 +252,8 @@ Warden *warden_free(Warden *w) {
         sd_event_source_disable_unref(w->timer);
         sd_event_source_disable_unref(w->link);
         uplinks_free(w->uplinks);
+        strict_free(w->strict);
+        free(w->said);
         (void) fd_close(w->link_fd);
         (void) fd_close(w->checked_fd);
         free(w);

@@ -3,7 +3,9 @@
 /*
  * host.json: what is particular to this host.
  *
- *   { "accel": "auto" | "kvm" | "tcg", "resolvers": [ ADDRESS ], "networks": [ CIDR ], "max_runs": 3 }
+ *   { "accel": "auto" | "kvm" | "tcg", "resolvers": [ ADDRESS ], "networks": [ CIDR ], "max_runs": 3, "strict": { "units": [ UNIT ] } }
+ *
+ * A UNIT is a name as systemd has it, or all instances of a template: "getty@*.service". With no "strict" there is no strict mode (net/strict.c).
  *
  * authority.json: who may do what.
  *
@@ -71,8 +73,43 @@ static const char *check_group(const char *s) {
         return NULL;
 }
 
+static bool has_unit_suffix(const char *s) {
+        static const char *const suffixes[] = { ".service", ".scope", ".slice", ".socket", ".mount", ".swap" };
+        const char *dot = strrchr(s, '.');
+
+        for (size_t i = 0; dot && dot != s && i < ELEMENTSOF(suffixes); i++)
+                if (strcmp(dot, suffixes[i]) == 0)
+                        return true;
+        return false;
+}
+
+static const char *check_unit(const char *s) {
+        static const char usage[] = "must be a unit such as \"ssh.service\", \"user.slice\" or \"getty@*.service\"";
+        const char *star = strchr(s, '*');
+
+        if (strlen(s) > 255 || !has_unit_suffix(s) || *s == '@' || *s == '.' ||
+            s[strspn(s, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789:_.\\@*-")] != '\0')
+                return usage;
+        if (star && (star == s || star[-1] != '@' || star[1] != '.' || star + 1 != strrchr(s, '.')))
+                return usage;
+        if (strcmp(s, "-.slice") == 0)
+                return "is every unit there is";
+        if (strncmp(s, "anchorhold-runs", strlen("anchorhold-runs")) == 0)
+                return "is what has grants instead";
+        return NULL;
+}
+
+static void check_strict(const Node *top, HostConfig *host) {
+        static const char *const known[] = { "units", NULL };
+        Node n;
+
+        if (!node_object(top, "strict", 0, &n) || !node_check_object(&n, known))
+                return;
+        (void) node_strings(&n, "units", NODE_REQUIRED, 0, 256, check_unit, &host->strict_units);
+}
+
 void policy_check_host(Policy *p, PolicyObject *o) {
-        static const char *const known[] = { "description", "accel", "resolvers", "networks", "max_runs", NULL };
+        static const char *const known[] = { "description", "accel", "resolvers", "networks", "max_runs", "strict", NULL };
         static const char *const accels[] = { "auto", "kvm", "tcg", NULL };
         Node top = node_top(p, o);
         HostConfig host = p->host;
@@ -86,6 +123,7 @@ void policy_check_host(Policy *p, PolicyObject *o) {
         (void) node_strings(&top, "resolvers", 0, 0, 8, check_address, &host.resolvers);
         (void) node_strings(&top, "networks", 0, 0, 256, check_network, &host.networks);
         (void) node_uint(&top, "max_runs", 0, 1, 1000, &host.max_runs);
+        check_strict(&top, &host);
 
         if (!o->reason)
                 p->host = host;

@@ -413,6 +413,32 @@ int policy_load_egress_file(Policy **ret, const char *root, const char *file, Po
         return 0;
 }
 
+int policy_load_host(Policy **ret, const char *root, char **ret_reason) {
+        _cleanup_(policy_freep) Policy *p = NULL;
+        PolicyFinding *findings = NULL;
+        size_t n_findings = 0;
+        int r;
+
+        r = policy_new(&p);
+        if (r >= 0)
+                r = load_single(p, root, "host", &p->host_file);
+        if (r >= 0)
+                r = policy_check(p, &findings, &n_findings);
+        if (r >= 0 && n_findings == 0 && !p->host_file) {
+                *ret_reason = strdup("host.json is empty, or there is none");
+                r = *ret_reason ? -EINVAL : -ENOMEM;
+        } else if (r >= 0 && n_findings > 0) {
+                *ret_reason = text_format("%s: %s%s%s", findings[0].file, findings[0].pointer, *findings[0].pointer ? ": " : "", findings[0].reason);
+                r = *ret_reason ? -EINVAL : -ENOMEM;
+        }
+        policy_findings_free(findings, n_findings);
+        if (r < 0)
+                return r;
+
+        *ret = TAKE_PTR(p);
+        return 0;
+}
+
 /* The object for a text without a file. */
 static int add_text(Policy *p, const PolicyText *t, PolicyObject **ret) {
         PolicyObject **single = t->kind == _POLICY_KINDS ? &p->host_file : &p->authority;

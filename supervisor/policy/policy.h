@@ -162,6 +162,8 @@ typedef struct PolicyCredential {
 int policy_load(Policy **ret, const char *root, PolicyFinding **ret_findings, size_t *ret_n_findings);
 /* A set of one egress policy from a file that need not be installed, with the host.json below root; its name is in policy_list(). */
 int policy_load_egress_file(Policy **ret, const char *root, const char *file, PolicyFinding **ret_findings, size_t *ret_n_findings);
+/* A set of host.json alone. Unlike the others this fails (-EINVAL) if it has a finding, is empty or missing; why is then in *ret_reason (the caller's). */
+int policy_load_host(Policy **ret, const char *root, char **ret_reason);
 Policy *policy_free(Policy *p);
 DEFINE_CLEANUP(Policy *, policy_free)
 void policy_findings_free(PolicyFinding *findings, size_t n);
@@ -187,12 +189,13 @@ const json_t *policy_authority(const Policy *p);
 const char *policy_digest(const Policy *p);
 
 /* host.json: {"accel": "auto"|"tcg"|"kvm", "resolvers": ["203.0.113.53"], "networks": ["203.0.113.0/24"],
- * "max_runs": 3}. */
+ * "max_runs": 3, "strict": {"units": ["ssh.service"]}}. */
 typedef struct HostConfig {
         const char *accel;
         const json_t *resolvers;  /* empty: those of /etc/resolv.conf */
         const json_t *networks;   /* CIDR, admitted although not globally reachable */
         uint64_t max_runs;
+        const json_t *strict_units; /* which units of the host may send, in strict mode; NULL: it is off */
 } HostConfig;
 /* Never NULL: with no host.json, or one with findings, the narrowest ("auto", no networks). */
 const HostConfig *policy_host(const Policy *p);

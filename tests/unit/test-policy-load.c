@@ -275,9 +275,50 @@ static const Case cases[] = {
         { "host.json", "{'networks': ['203.0.113.0/33']}", "/networks/0", "must be a network" },
         { "host.json", "{'networks': ['0.0.0.0/0']}", "/networks/0", "all addresses" },
         { "host.json", "{'max_runs': 0}", "/max_runs", "between 1 and" },
+        { "host.json", "{'strict': true}", "/strict", "must be an object" },
+        { "host.json", "{'strict': {}}", "/strict/units", "missing" },
+        { "host.json", "{'strict': {'units': ['ssh']}}", "/strict/units/0", "must be a unit" },
+        { "host.json", "{'strict': {'units': ['*.service']}}", "/strict/units/0", "must be a unit" },
+        { "host.json", "{'strict': {'units': ['a@*b.service']}}", "/strict/units/0", "must be a unit" },
+        { "host.json", "{'strict': {'units': ['a/b.service']}}", "/strict/units/0", "must be a unit" },
+        { "host.json", "{'strict': {'units': ['.service']}}", "/strict/units/0", "must be a unit" },
+        { "host.json", "{'strict': {'units': ['-.slice']}}", "/strict/units/0", "every unit" },
+        { "host.json", "{'strict': {'units': ['anchorhold-runs.slice']}}", "/strict/units/0", "grants instead" },
+        { "host.json", "{'strict': {'units': [], 'on': false}}", "/strict/on", "unknown key" },
         { "authority.json", "{'submit': {'groups': ['a b']}}", "/submit/groups/0", "name of a group" },
         { "authority.json", "{'submit': {'users': []}}", "/submit/users", "unknown key" },
 };
+
+/* What cannot be read as a whole is no configuration; least of all one that says "off". */
+static void test_host_alone(void **state) {
+        static const char *const wrong[] = { "", "{", "{} {}", "[]", "null", "{\"strict\": 1}", "{\"accel\": \"x\", \"strict\": {\"units\": []}}" };
+        _cleanup_(policy_freep) Policy *p = NULL;
+        char *reason = NULL;
+        Tree t;
+
+        tree_new(&t);
+        assert_int_equal(policy_load_host(&p, t.root, &reason), -EINVAL);
+        free(reason);
+
+        tree_put(&t, "usr/lib/anchorhold/host.json", "{}");
+        tree_put(&t, "etc/anchorhold/policy/egress/x.json", "{"); /* not asked about */
+        assert_int_equal(policy_load_host(&p, t.root, &reason), 0);
+        assert_null(policy_host(p)->strict_units);
+        p = policy_free(p);
+
+        tree_put(&t, "etc/anchorhold/host.json", "{\"strict\": {\"units\": [\"ssh.service\", \"getty@*.service\", \"dev-a\\\\x2db.swap\"]}}");
+        assert_int_equal(policy_load_host(&p, t.root, &reason), 0);
+        assert_int_equal(json_array_size(policy_host(p)->strict_units), 3);
+        p = policy_free(p);
+
+        for (size_t i = 0; i < ELEMENTSOF(wrong); i++) {
+                tree_put(&t, "etc/anchorhold/host.json", wrong[i]);
+                assert_int_equal(policy_load_host(&p, t.root, &reason), -EINVAL);
+                assert_non_null(strstr(reason, "host.json"));
+                free(reason);
+        }
+        tree_free(&t);
+}
 
 static void test_findings(void **state) {
         for (size_t i = 0; i < ELEMENTSOF(cases); i++) {
@@ -400,6 +441,7 @@ int main(void) {
                 cmocka_unit_test_setup_teardown(test_vendor, setup, teardown),
                 cmocka_unit_test_setup_teardown(test_empty, setup, teardown),
                 cmocka_unit_test_setup_teardown(test_override, setup, teardown),
+                cmocka_unit_test(test_host_alone),
                 cmocka_unit_test(test_findings),
                 cmocka_unit_test_setup_teardown(test_all_findings, setup, teardown),
                 cmocka_unit_test_setup_teardown(test_reach, setup, teardown),
