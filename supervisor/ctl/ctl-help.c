@@ -28,6 +28,13 @@ const CtlVerbInfo ctl_verbs[_VERBS] = {
         [VERB_POLICY_DENY] = { "policy deny", "RUN|ITEM RULE", "Take something from a run that goes on", 2, 2, false, ctl_verb_policy_deny },
         [VERB_POLICY_RELOAD] = { "policy reload", "RUN|ITEM", "Let the policy files as they are now hold for a run", 1, 1, false,
                                  ctl_verb_policy_reload },
+        [VERB_CREDENTIAL_ADD] = { "credential add", "NAME [--from=FILE]", "Seal a credential's value to this host; it comes from standard input", 1, 1, false,
+                                  ctl_verb_credential_add },
+        [VERB_CREDENTIAL_LIST] = { "credential list", "", "List credentials, whether there is a value, and who uses it", 0, 0, false, ctl_verb_credential_list },
+        [VERB_CREDENTIAL_ROTATE] = { "credential rotate", "NAME [--from=FILE]", "Replace a value, also for the runs that have it", 1, 1, false,
+                                     ctl_verb_credential_rotate },
+        [VERB_CREDENTIAL_REMOVE] = { "credential remove", "NAME", "Take a value from this host and from the runs that have it", 1, 1, false,
+                                     ctl_verb_credential_remove },
         [VERB_AUDIT_VERIFY] = { "audit verify", "", "Check the audit log's chain", 0, 0, false, ctl_verb_audit_verify },
         [VERB_STATUS] = { "status", "", "Show this host's daemons, runs and counts", 0, 0, false, ctl_verb_status },
         [VERB_DOCTOR] = { "doctor", "", "Look for what keeps runs from starting", 0, 0, false, ctl_verb_doctor },
@@ -42,7 +49,7 @@ static const struct {
         CtlVerb first, last;
 } groups[] = {
         { "Work items", VERB_SUBMIT, VERB_RESULT },
-        { "Policy and audit", VERB_POLICY_CHECK, VERB_AUDIT_VERIFY },
+        { "Policy, credentials and audit", VERB_POLICY_CHECK, VERB_AUDIT_VERIFY },
         { "This host", VERB_STATUS, VERB_HELP },
 };
 

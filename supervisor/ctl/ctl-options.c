@@ -53,6 +53,7 @@ static const struct {
         { "name", 0, OPTION_TEXT, MEMBER(name), V(POLICY_IMPORT), "NAME", "What the policy is to be called (default: the file's name)" },
         { "suggest", 0, OPTION_FLAG, MEMBER(suggest), V(POLICY_LOG), NULL, "Print a policy that would have allowed what was blocked" },
         { "blocked", 0, OPTION_FLAG, MEMBER(blocked), V(POLICY_LOG), NULL, "Only what was refused" },
+        { "from", 0, OPTION_TEXT, MEMBER(from), V(CREDENTIAL_ADD) | V(CREDENTIAL_ROTATE), "FILE", "Where the value is (default: standard input)" },
         { "file", 0, OPTION_TEXT, MEMBER(file), V(AUDIT_VERIFY), "FILE", "Verify an export (journalctl -o export), \"-\" for standard input" },
         { "directory", 'D', OPTION_TEXT, MEMBER(directory), V(AUDIT_VERIFY) | V(POLICY_LOG), "DIR", "Read the journal files in this folder" },
         { "checkpoints", 0, OPTION_TEXT, MEMBER(checkpoints), V(AUDIT_VERIFY), "FILE", "Signed checkpoints (default: the host's own)" },

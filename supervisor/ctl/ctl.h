@@ -43,7 +43,7 @@ typedef struct CtlOptions {
         bool no_pager, no_legend, quiet, help, version;
 
         const char *workflow, *repo, *base, *task, *task_file, *source;
-        const char *states, *run, *reason, *bundle, *root, *file, *directory, *checkpoints, *key, *method, *path, *name, *within;
+        const char *states, *run, *reason, *bundle, *root, *file, *directory, *checkpoints, *key, *method, *path, *name, *within, *from;
         bool follow, all, hold, blocked, suggest, diff, verify, raw;
         uint64_t limit;
 
@@ -100,6 +100,10 @@ CtlExit ctl_verb_policy_log(Ctl *ctl);
 CtlExit ctl_verb_policy_allow(Ctl *ctl);
 CtlExit ctl_verb_policy_deny(Ctl *ctl);
 CtlExit ctl_verb_policy_reload(Ctl *ctl);
+CtlExit ctl_verb_credential_add(Ctl *ctl);
+CtlExit ctl_verb_credential_list(Ctl *ctl);
+CtlExit ctl_verb_credential_rotate(Ctl *ctl);
+CtlExit ctl_verb_credential_remove(Ctl *ctl);
 CtlExit ctl_verb_audit_verify(Ctl *ctl);
 CtlExit ctl_verb_status(Ctl *ctl);
 CtlExit ctl_verb_doctor(Ctl *ctl);
@@ -112,7 +116,8 @@ CtlExit ctl_verb_help(Ctl *ctl);
 
 typedef enum CtlVerb {
         VERB_SUBMIT, VERB_RUN, VERB_LIST, VERB_SHOW, VERB_LOGS, VERB_STOP, VERB_RELEASE, VERB_RESULT,
-        VERB_POLICY_CHECK, VERB_POLICY_EXPLAIN, VERB_POLICY_TEST, VERB_POLICY_IMPORT, VERB_POLICY_LOG, VERB_POLICY_ALLOW, VERB_POLICY_DENY, VERB_POLICY_RELOAD, VERB_AUDIT_VERIFY,
+        VERB_POLICY_CHECK, VERB_POLICY_EXPLAIN, VERB_POLICY_TEST, VERB_POLICY_IMPORT, VERB_POLICY_LOG, VERB_POLICY_ALLOW, VERB_POLICY_DENY, VERB_POLICY_RELOAD,
+        VERB_CREDENTIAL_ADD, VERB_CREDENTIAL_LIST, VERB_CREDENTIAL_ROTATE, VERB_CREDENTIAL_REMOVE, VERB_AUDIT_VERIFY,
         VERB_STATUS, VERB_DOCTOR, VERB_HOST_DRAIN, VERB_HOST_UNDRAIN, VERB_VERSION, VERB_HELP,
         _VERBS,
 } CtlVerb;

@@ -43,6 +43,34 @@ int inject_credential_init(InjectCredential *c, const RunCredential *source) {
         return 0;
 }
 
+void inject_credential_done(InjectCredential *c) {
+        for (size_t i = 0; i < CREDENTIAL_FORMER_MAX; i++)
+                c->former[i] = secret_free(c->former[i]);
+}
+
+CredentialChange inject_credential_update(InjectCredential *c, RunCredential *source, Secret **value) {
+        bool was_revoked = c->revoked || !source->secret;
+        SecretView v;
+
+        if (!*value) {
+                c->revoked = true;
+                return was_revoked ? CREDENTIAL_SAME : CREDENTIAL_GONE;
+        }
+
+        c->revoked = false;
+        v = secret_view(*value);
+        if (source->secret && secret_equals(source->secret, v.bytes, v.size))
+                return was_revoked ? CREDENTIAL_CHANGED : CREDENTIAL_SAME;
+
+        if (source->secret) {
+                secret_free(c->former[CREDENTIAL_FORMER_MAX - 1]);
+                memmove(c->former + 1, c->former, (CREDENTIAL_FORMER_MAX - 1) * sizeof(c->former[0]));
+                c->former[0] = source->secret;
+        }
+        source->secret = TAKE_PTR(*value);
+        return CREDENTIAL_CHANGED;
+}
+
 bool inject_credential_covers_host(const InjectCredential *c, const char *host, uint16_t port) {
         bool has_host = false, has_port = false;
 

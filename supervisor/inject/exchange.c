@@ -401,7 +401,7 @@ void exchange_close_grant(ExchangeContext *c, int64_t grant) {
 void exchange_close_credential(ExchangeContext *c, const InjectCredential *credential) {
         for (Exchange *x = c->exchanges, *next; x; x = next) {
                 next = x->next;
-                if (request_carries(&x->request, credential))
+                if (inject_credential_covers_host(credential, x->name, x->port))
                         exchange_free(x);
         }
 }

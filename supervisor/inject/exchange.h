@@ -37,5 +37,5 @@ int exchange_start(ExchangeContext *c, int fd, const char *name, uint16_t port, 
 
 void exchange_close_all(ExchangeContext *c);
 void exchange_close_grant(ExchangeContext *c, int64_t grant);
-/* Those whose request under way carries that credential. */
+/* Those to hosts that the credential is for: they may carry its value, and mask the one that it had when they began. */
 void exchange_close_credential(ExchangeContext *c, const InjectCredential *credential);

@@ -6,6 +6,9 @@
  * and cgroup, may connect only where egressd granted it, has no file system to speak of, and everything
  * that parses is a pure function with a fuzz target. Think twice before adding to it.
  *
+ * Each time it begins to watch secretd it first asks for the values anew, so that what was rotated or removed on the
+ * host, which comes with a restart of secretd, holds for the next request.
+ *
  * One process a run. It starts when the proxy hands over the first connection, gets its run's CA key
  * and credentials from PID 1, and keeps nothing on disk. If it dies, its connections are lost; systemd
  * starts it for the next one, with the same bundle.
@@ -29,7 +32,8 @@
 #include "util/log.h"
 #include "util/text.h"
 
-#define AGAIN_USEC (1000ULL * 1000)
+#define AGAIN_USEC (500ULL * 1000)
+#define VALUES_USEC (10ULL * 1000 * 1000)
 
 struct Inject {
         sd_event *event;        /* ref */
@@ -115,16 +119,25 @@ static void inject_on_grant_revoked(int64_t grant, void *userdata) {
         exchange_close_grant(&i->context, grant);
 }
 
-static void revoke_credential(Inject *i, const char *name) {
+/* The value of that credential now, NULL for none; takes what it keeps. */
+static void update_credential(Inject *i, const char *name, Secret **value) {
         for (size_t k = 0; k < i->secrets->n_credentials; k++) {
                 InjectCredential *c = &i->credentials[k];
+                CredentialChange change;
 
-                if (c->revoked || strcmp(c->source->name, name) != 0)
+                if (strcmp(c->source->name, name) != 0)
                         continue;
-                log_notice("credential %s was revoked", name);
-                c->revoked = true;
+                change = inject_credential_update(c, &i->secrets->credentials[k], value);
+                if (change == CREDENTIAL_SAME)
+                        continue;
+                log_notice("credential %s was %s", name, change == CREDENTIAL_GONE ? "revoked" : "changed");
                 exchange_close_credential(&i->context, c);
         }
+}
+
+static void watch_again(Inject *i, uint64_t usec) {
+        (void) sd_event_source_set_time_relative(i->again, usec);
+        (void) sd_event_source_set_enabled(i->again, SD_EVENT_ONESHOT);
 }
 
 static void inject_on_watch(IpcClient *client, const char *error, json_t *params, bool more, void *userdata) {
@@ -135,21 +148,62 @@ static void inject_on_watch(IpcClient *client, const char *error, json_t *params
                 const char *name = json_string_value(json_array_get(revoked, k));
 
                 if (name)
-                        revoke_credential(i, name);
+                        update_credential(i, name, &(Secret *) { NULL });
         }
-        /* secretd may be restarting; what it revoked meanwhile is in its first reply */
-        if (error || !more) {
-                (void) sd_event_source_set_time_relative(i->again, AGAIN_USEC);
-                (void) sd_event_source_set_enabled(i->again, SD_EVENT_ONESHOT);
+        /* secretd may be restarting: its socket is still there, so that the next question waits for it */
+        if (error || !more)
+                watch_again(i, error && strcmp(error, "io.anchorhold.Disconnected") == 0 ? 0 : AGAIN_USEC);
+}
+
+/* The same form as what PID 1 gave at the start. */
+static int take_values(Inject *i, int fd) {
+        _cleanup_(run_secrets_freep) RunSecrets *fresh = NULL;
+        _cleanup_(secret_freep) Secret *bundle = NULL;
+        SecretView v;
+        int r;
+
+        r = secret_read_fd(&bundle, fd);
+        if (r < 0)
+                return r;
+        v = secret_view(bundle);
+        r = bundle_parse(&fresh, v.bytes, v.size);
+        if (r < 0)
+                return r;
+        if (strcmp(fresh->run, i->secrets->run) != 0)
+                return -EBADMSG;
+
+        for (size_t k = 0; k < fresh->n_credentials; k++)
+                update_credential(i, fresh->credentials[k].name, &fresh->credentials[k].secret);
+        return 0;
+}
+
+static void inject_on_values(IpcClient *client, const char *error, json_t *params, bool more, void *userdata) {
+        _cleanup_fd_ int fd = -1;
+        Inject *i = userdata;
+        int r;
+
+        if (!error) {
+                fd = ipc_client_take_fd(client, 0);
+                r = fd < 0 ? fd : take_values(i, fd);
+                if (r < 0)
+                        log_error_errno(r, "cannot take the credentials' values: they stay as they were");
         }
+        /* an unregistered run has none: Watch says so as well */
+        if (error && strcmp(error, "io.anchorhold.Secret.NoSuchRun") != 0) {
+                watch_again(i, AGAIN_USEC);
+                return;
+        }
+        r = ipc_client_call_async(i->secretd, "io.anchorhold.Secret.Watch", json_object(), NULL, 0, true, 0, inject_on_watch, i);
+        if (r < 0)
+                watch_again(i, AGAIN_USEC);
 }
 
 static int inject_on_again(sd_event_source *s, uint64_t usec, void *userdata) {
         Inject *i = userdata;
         int r;
 
-        r = ipc_client_call_async(i->secretd, "io.anchorhold.Secret.Watch", json_object(), NULL, 0, true, 0, inject_on_watch, i);
-        return r < 0 ? sd_event_exit(i->event, log_error_errno(r, "cannot watch secretd")) : 0;
+        r = ipc_client_call_async(i->secretd, "io.anchorhold.Secret.Values", json_object(), NULL, 0, false, VALUES_USEC, inject_on_values, i);
+        return r < 0 ? sd_event_exit(i->event, log_error_errno(r, "cannot ask secretd")) : 0;
 }
 
 /* ---- start and end ---- */
@@ -260,6 +314,8 @@ Inject *inject_free(Inject *i) {
         audit_client_free(i->audit);
         tls_setup_free(i->tls);
         leaf_maker_free(i->leaves);
+        for (size_t k = 0; k < RUN_CREDENTIALS_MAX; k++)
+                inject_credential_done(&i->credentials[k]);
         run_secrets_free(i->secrets);
         sd_event_unref(i->event);
         free(i);

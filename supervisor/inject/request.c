@@ -314,17 +314,19 @@ void request_set_sent(Request *q) {
         q->sent = true;
 }
 
-bool request_carries(const Request *q, const InjectCredential *credential) {
-        for (size_t i = 0; i < q->plan.n_items; i++)
-                if (q->plan.items[i].credential == credential)
-                        return true;
-        return false;
-}
-
 /* ---- start and end ---- */
 
+static void add_secret(MaskPair *pairs, size_t *n, const Secret *secret, const char *sentinel) {
+        SecretView v;
+
+        if (!secret)
+                return;
+        v = secret_view(secret);
+        pairs[(*n)++] = (MaskPair) { v.bytes, v.size, sentinel, strlen(sentinel) };
+}
+
 static int make_maskers(Request *q) {
-        MaskPair secrets[RUN_CREDENTIALS_MAX], sentinels[RUN_CREDENTIALS_MAX];
+        MaskPair secrets[RUN_CREDENTIALS_MAX * (1 + CREDENTIAL_FORMER_MAX)], sentinels[RUN_CREDENTIALS_MAX];
         size_t n_secrets = 0, n_sentinels = 0;
         int r;
 
@@ -332,11 +334,9 @@ static int make_maskers(Request *q) {
                 const InjectCredential *c = &q->context->credentials[i];
                 const char *sentinel = c->source->sentinel;
 
-                if (c->source->secret) {
-                        SecretView v = secret_view(c->source->secret);
-
-                        secrets[n_secrets++] = (MaskPair) { v.bytes, v.size, sentinel, strlen(sentinel) };
-                }
+                add_secret(secrets, &n_secrets, c->source->secret, sentinel);
+                for (size_t k = 0; k < CREDENTIAL_FORMER_MAX; k++)
+                        add_secret(secrets, &n_secrets, c->former[k], sentinel);
                 if (!inject_credential_covers_host(c, q->name, q->port))
                         sentinels[n_sentinels++] = (MaskPair) { sentinel, strlen(sentinel), "", 0 };
         }

@@ -85,9 +85,6 @@ void request_finish(Request *q, bool complete);
 /* A part of that: reports a model call that was sent and is not reported yet. */
 void request_report_usage(Request *q, bool complete);
 
-/* Is any value of that credential in the request under way? */
-bool request_carries(const Request *q, const InjectCredential *credential);
-
 /* ---- refusals ---- */
 
 void refusal_set(Refusal *ret, unsigned status, const char *reason, const char *rule, const char *message);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 
 /*
- * At rest a credential is /var/lib/anchorhold/credentials/NAME, made with
+ * At rest a credential is /var/lib/anchorhold/credentials/NAME, made by `anchorctl credential add` with what is
  *
  *     systemd-creds encrypt --name=cred_NAME - /var/lib/anchorhold/credentials/NAME
  *
@@ -19,8 +19,6 @@
 
 #include "util/log.h"
 #include "util/text.h"
-
-#define CREDENTIAL_PREFIX "cred_"
 
 enum { CREDENTIALS_MAX = 256, CREDENTIAL_MIN_SIZE = 8, CREDENTIAL_MAX_SIZE = 8192 };
 
@@ -70,8 +68,18 @@ static int without_line_end(Secret **s) {
         return 0;
 }
 
+int credential_value_take(Secret **value, const char **ret_wrong) {
+        int r;
+
+        r = without_line_end(value);
+        if (r < 0)
+                return r;
+        *ret_wrong = check(*value);
+        return 0;
+}
+
 static int load_one(CredentialStore *s, int dir_fd, const char *file) {
-        const char *name = file + strlen(CREDENTIAL_PREFIX), *wrong;
+        const char *name = file + strlen(CREDENTIAL_PREFIX), *wrong = NULL;
         _cleanup_(secret_freep) Secret *secret = NULL;
         int r;
 
@@ -86,12 +94,11 @@ static int load_one(CredentialStore *s, int dir_fd, const char *file) {
 
         r = secret_read_file(&secret, dir_fd, file);
         if (r >= 0)
-                r = without_line_end(&secret);
+                r = credential_value_take(&secret, &wrong);
         if (r < 0) {
                 log_warning_errno(r, "credential %s: cannot be read, ignored", name);
                 return r == -ENOMEM ? r : 0;
         }
-        wrong = check(secret);
         if (wrong) {
                 log_warning("credential %s: %s, ignored", name, wrong);
                 return 0;
@@ -149,6 +156,10 @@ CredentialStore *credential_store_free(CredentialStore *s) {
 
 size_t credential_store_size(const CredentialStore *s) {
         return s->n_entries;
+}
+
+const char *credential_store_name(const CredentialStore *s, size_t i) {
+        return s->entries[i].name;
 }
 
 const Secret *credential_store_find(const CredentialStore *s, const char *name) {

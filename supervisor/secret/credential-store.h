@@ -8,6 +8,10 @@
 
 typedef struct CredentialStore CredentialStore;
 
+/* Where the host's encrypted credentials are, each under its name, and what is before that name inside. */
+#define CREDENTIAL_FOLDER "/var/lib/anchorhold/credentials"
+#define CREDENTIAL_PREFIX "cred_"
+
 /* Reads every `cred_NAME` of the folder (NULL: an empty store). A file that is no credential (its name,
  * size or bytes) is logged
  * and left out. */
@@ -16,6 +20,10 @@ CredentialStore *credential_store_free(CredentialStore *s);
 DEFINE_CLEANUP(CredentialStore *, credential_store_free)
 
 size_t credential_store_size(const CredentialStore *s);
+const char *credential_store_name(const CredentialStore *s, size_t i);
 
 /* Borrowed, or NULL. */
 const Secret *credential_store_find(const CredentialStore *s, const char *name);
+
+/* Drops one line end behind a value, which is an editor's. *ret_wrong: why what is left can be no credential's value, or NULL. */
+int credential_value_take(Secret **value, const char **ret_wrong);

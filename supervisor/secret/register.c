@@ -50,9 +50,7 @@ static int add_credential(RunSecrets *s, size_t i, const Policy *policy, const C
                 return -ENOENT;
         }
         if (!credential_store_find(store, name)) {
-                *ret_reason = text_format("credential %s is not on this host; to add it: systemd-creds encrypt --name=cred_%s - "
-                                          "/var/lib/anchorhold/credentials/%s && systemctl restart anchor-secretd",
-                                          name, name, name);
+                *ret_reason = text_format("credential %s is not on this host; to add it: anchorctl credential add %s", name, name);
                 return -ENOKEY;
         }
 

@@ -204,3 +204,7 @@ RunSecrets *run_store_find_expired(const RunStore *s, uint64_t now_usec) {
 size_t run_store_size(const RunStore *s) {
         return s->n_runs;
 }
+
+const RunSecrets *run_store_get(const RunStore *s, size_t i) {
+        return s->runs[i];
+}

@@ -26,3 +26,5 @@ int run_store_remove(RunStore *s, const char *run);
 /* Any run that ended before now_usec, borrowed, or NULL. */
 RunSecrets *run_store_find_expired(const RunStore *s, uint64_t now_usec);
 size_t run_store_size(const RunStore *s);
+/* Number i of them, in no order; borrowed. */
+const RunSecrets *run_store_get(const RunStore *s, size_t i);

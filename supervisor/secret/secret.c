@@ -126,6 +126,26 @@ int secret_read_file(Secret **ret, int dir_fd, const char *path) {
         return 0;
 }
 
+int secret_read_fd(Secret **ret, int fd) {
+        _cleanup_(secret_freep) Secret *room = NULL;
+        char more;
+        ssize_t n;
+        int r;
+
+        r = secret_allocate(&room, SECRET_MAX);
+        if (r < 0)
+                return r;
+
+        n = io_read_full(fd, room->bytes, room->size);
+        if (n < 0)
+                return (int) n;
+        if (n == 0)
+                return -ENODATA;
+        if ((size_t) n == room->size && io_read_full(fd, &more, 1) != 0)
+                return -EFBIG;
+        return secret_new(ret, room->bytes, (size_t) n);
+}
+
 Secret *secret_free(Secret *s) {
         if (!s)
                 return NULL;

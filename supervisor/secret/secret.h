@@ -27,6 +27,8 @@ int secret_new(Secret **ret, const void *data, size_t size);
 int secret_new_random(Secret **ret, size_t size);
 /* What is left of a file below dir_fd, at most SECRET_MAX bytes. */
 int secret_read_file(Secret **ret, int dir_fd, const char *path);
+/* What is left of a descriptor of whatever kind, to its end, at most SECRET_MAX bytes. -ENODATA: nothing. */
+int secret_read_fd(Secret **ret, int fd);
 Secret *secret_free(Secret *s);
 DEFINE_CLEANUP(Secret *, secret_free)
 

@@ -14,15 +14,19 @@
  * the run back, so that an answer means all three. At a crash in between, anchord asks again with the
  * same run; it is recorded then, possibly for the second time, and gets the same answer.
  *
- * A credential that is no longer there after a restart is revoked for the runs that had it: inject
- * learns it from the first reply to Watch.
+ * Values come from PID 1 alone, which decrypts them when this unit starts. So a value that was added, rotated or removed comes
+ * with a restart, which `anchorctl credential` makes, and which loses nothing: the sockets are systemd's, and the runs are
+ * sealed on disk. Each inject asks for the values anew (Values) before it watches again: a value that changed is
+ * used from then on, one that is gone is revoked. That a run's inject watches thus says that it has what is here (List).
  */
 
 #include "secret/secretd-private.h"
 
 #include <errno.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <systemd/sd-daemon.h>
+#include <unistd.h>
 
 #include "audit/audit.h"
 #include "ipc/ipc-waiters.h"
@@ -32,6 +36,7 @@
 #include "secret/register.h"
 #include "secret/run-store.h"
 #include "secret/upstream-ca.h"
+#include "util/io.h"
 #include "util/json.h"
 #include "util/log.h"
 
@@ -341,6 +346,90 @@ static int secretd_on_sweep(sd_event_source *source, uint64_t usec, void *userda
         return r < 0 ? sd_event_exit(d->event, r) : 0;
 }
 
+/* ---- what is there, and who has it ---- */
+
+/* The values are put in for as long as it takes to write the bundle. */
+static int secretd_give_inject(const Secretd *d, RunSecrets *s, char **ret, size_t *ret_size) {
+        int r = 0;
+
+        for (size_t i = 0; i < s->n_credentials && r >= 0; i++) {
+                const Secret *value = credential_store_find(d->credentials, s->credentials[i].name);
+                SecretView v;
+
+                if (!value)
+                        continue;
+                v = secret_view(value);
+                r = secret_new(&s->credentials[i].secret, v.bytes, v.size);
+        }
+        if (r >= 0)
+                r = bundle_format(s, BUNDLE_WITH_SECRETS, ret, ret_size);
+        for (size_t i = 0; i < s->n_credentials; i++)
+                s->credentials[i].secret = secret_free(s->credentials[i].secret);
+        return r;
+}
+
+static int fill_memfd(int fd, const char *data, size_t size) {
+        int r;
+
+        r = io_write_full(fd, data, size);
+        if (r < 0)
+                return r;
+        return lseek(fd, 0, SEEK_SET) < 0 ? -errno : 0;
+}
+
+/* What LoadCredential= would give this run's inject if it started now. Values travel as bytes in a descriptor, never as JSON. */
+static int secretd_on_values(IpcCall *call, json_t *params, void *userdata) {
+        _cleanup_fd_ int fd = -1;
+        Secretd *d = userdata;
+        size_t size = 0;
+        char *data = NULL;
+        RunSecrets *s;
+        int r;
+
+        s = run_store_find(d->runs, ipc_call_peer(call)->run);
+        if (!s || find_registration(d, s->run))
+                return ipc_call_refuse(call, "NoSuchRun", "this run is not registered");
+
+        r = secretd_give_inject(d, s, &data, &size);
+        if (r < 0)
+                return r;
+        fd = memfd_create("values", MFD_CLOEXEC);
+        r = fd < 0 ? -errno : fill_memfd(fd, data, size);
+        secret_erase(data, size);
+        if (r >= 0)
+                r = ipc_call_push_fd(call, fd);
+        if (r < 0)
+                return r;
+        TAKE_FD(fd);
+        return ipc_call_reply(call, NULL);
+}
+
+static bool is_watched(const Secretd *d, const char *run) {
+        for (size_t i = 0; i < d->n_watchers; i++)
+                if (strcmp(ipc_call_peer(d->watchers[i])->run, run) == 0)
+                        return true;
+        return false;
+}
+
+static int secretd_on_list(IpcCall *call, json_t *params, void *userdata) {
+        json_t *names = json_array(), *runs = json_array();
+        Secretd *d = userdata;
+
+        watchers_prune(d);
+        for (size_t i = 0; i < credential_store_size(d->credentials); i++)
+                json_array_append_new(names, json_string(credential_store_name(d->credentials, i)));
+        for (size_t i = 0; i < run_store_size(d->runs); i++) {
+                const RunSecrets *s = run_store_get(d->runs, i);
+                json_t *has = json_array();
+
+                for (size_t k = 0; k < s->n_credentials; k++)
+                        json_array_append_new(has, json_string(s->credentials[k].name));
+                json_array_append_new(runs, json_pack("{s:s, s:s, s:o, s:b}", "run", s->run, "item", s->item, "credentials", has,
+                                                      "watched", (int) is_watched(d, s->run)));
+        }
+        return ipc_call_reply(call, json_pack("{s:o, s:o}", "credentials", names, "runs", runs));
+}
+
 static int secretd_on_ping(IpcCall *call, json_t *params, void *userdata) {
         Secretd *d = userdata;
 
@@ -352,6 +441,8 @@ const IpcMethod secretd_methods[] = {
         { INTERFACE "Register", PEER_ANCHORD, secretd_on_register },
         { INTERFACE "Release", PEER_ANCHORD, secretd_on_release },
         { INTERFACE "Watch", PEER_INJECT, secretd_on_watch },
+        { INTERFACE "Values", PEER_INJECT, secretd_on_values },
+        { INTERFACE "List", PEER_ANCHORD | PEER_OPERATOR | PEER_ROOT, secretd_on_list },
         { INTERFACE "Ping", PEER_ANCHORD | PEER_OPERATOR | PEER_ROOT, secretd_on_ping },
         {},
 };
@@ -373,26 +464,6 @@ static int secretd_give_guest(const Secretd *d, const RunSecrets *s, char **ret,
                 return -ENOMEM;
         *ret_size = strlen(*ret);
         return 0;
-}
-
-/* The values are put in for as long as it takes to write the bundle. */
-static int secretd_give_inject(const Secretd *d, RunSecrets *s, char **ret, size_t *ret_size) {
-        int r = 0;
-
-        for (size_t i = 0; i < s->n_credentials && r >= 0; i++) {
-                const Secret *value = credential_store_find(d->credentials, s->credentials[i].name);
-                SecretView v;
-
-                if (!value)
-                        continue;
-                v = secret_view(value);
-                r = secret_new(&s->credentials[i].secret, v.bytes, v.size);
-        }
-        if (r >= 0)
-                r = bundle_format(s, BUNDLE_WITH_SECRETS, ret, ret_size);
-        for (size_t i = 0; i < s->n_credentials; i++)
-                s->credentials[i].secret = secret_free(s->credentials[i].secret);
-        return r;
 }
 
 void secretd_on_denied(const Peer *peer, const char *claimed, const char *reason, void *userdata) {

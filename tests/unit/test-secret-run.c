@@ -127,7 +127,7 @@ static void test_register_refusals(void **state) {
         expect_refusal(-EINVAL, RUN, "code-fix", "work", time_realtime() - MINUTE, "credentials", "expires_usec:");
         expect_refusal(-EINVAL, RUN, "code-fix", "work", soon + 60 * 24 * 60 * MINUTE, "credentials", "expires_usec:");
         expect_refusal(-ENOENT, RUN, "no-such", "work", soon, "credentials", "workflow no-such");
-        expect_refusal(-ENOKEY, RUN, "code-fix", "work", soon, "none", "systemd-creds encrypt --name=cred_anthropic");
+        expect_refusal(-ENOKEY, RUN, "code-fix", "work", soon, "none", "anchorctl credential add anthropic");
 }
 
 static void test_store(void **state) {

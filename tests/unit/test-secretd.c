@@ -466,6 +466,69 @@ static void test_restart(void **state) {
         secret_erase(blob, size);
 }
 
+typedef struct Taken {
+        World *w;
+        bool done;
+        char *error;      /* owned */
+        RunSecrets *values; /* owned */
+} Taken;
+
+static void on_values(IpcClient *c, const char *error, json_t *params, bool more, void *userdata) {
+        _cleanup_(secret_freep) Secret *bundle = NULL;
+        _cleanup_fd_ int fd = -1;
+        Taken *t = userdata;
+
+        t->done = true;
+        t->error = error ? strdup(error) : NULL;
+        if (error)
+                return;
+        assert_int_equal(json_object_size(params), 0); /* no value passes a JSON library */
+        fd = ipc_client_take_fd(c, 0);
+        assert_int_equal(secret_read_fd(&bundle, fd), 0);
+        assert_int_equal(bundle_parse(&t->values, secret_view(bundle).bytes, secret_view(bundle).size), 0);
+}
+
+static void take_values(World *w, Taken *ret) {
+        *ret = (Taken) { .w = w };
+        assert_int_equal(ipc_client_call_async(w->client, "io.anchorhold.Secret.Values", NULL, NULL, 0, false, 0, on_values, ret), 0);
+        UNTIL(w->event, ret->done);
+}
+
+/* What a run's inject is given over its connection, and what that says to who rotated. */
+static void test_values(void **state) {
+        World *w = *state;
+        const json_t *run;
+        Taken t;
+
+        take_values(w, &t);
+        assert_string_equal(t.error, "io.anchorhold.Secret.NoSuchRun");
+        free(t.error);
+
+        register_run_ok(w);
+        take_values(w, &t);
+        assert_null(t.error);
+        assert_true(secret_equals(t.values->credentials[0].secret, REAL, strlen(REAL)));
+        run_secrets_free(t.values);
+
+        call(w, "io.anchorhold.Secret.List", NULL);
+        run = json_array_get(json_object_get(w->answer, "runs"), 0);
+        assert_string_equal(json_string_value(json_object_get(run, "run")), RUN);
+        assert_string_equal(json_string_value(json_array_get(json_object_get(run, "credentials"), 0)), "anthropic");
+        assert_true(json_is_false(json_object_get(run, "watched")));
+        watch(w);
+        call(w, "io.anchorhold.Secret.List", NULL);
+        assert_true(json_is_true(json_object_get(json_array_get(json_object_get(w->answer, "runs"), 0), "watched")));
+        assert_string_equal(json_string_value(json_array_get(json_object_get(w->answer, "credentials"), 0)), "anthropic");
+
+        w->d = secretd_free(w->d);
+        w->no_credentials = true;
+        begin_life(w);
+        take_values(w, &t);
+        assert_null(t.error);
+        assert_null(t.values->credentials[0].secret);
+        run_secrets_free(t.values);
+}
+
 static void test_upstream_ca(void **state) {
         static const char pem[] = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
         World *w = *state;
@@ -508,6 +571,7 @@ int main(void) {
                 cmocka_unit_test_setup_teardown(test_credentials, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_release, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_restart, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_values, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_upstream_ca, set_up, tear_down),
         };
 

@@ -115,6 +115,37 @@ static void test_replace(void **state) {
         assert_null(strstr(three, SENTINEL));
 }
 
+static CredentialChange change(Fixture *f, const char *value) {
+        _cleanup_(secret_freep) Secret *secret = NULL;
+
+        if (value)
+                assert_int_equal(secret_new(&secret, value, strlen(value)), 0);
+        return inject_credential_update(&f->credentials[0], &f->secrets->credentials[0], &secret);
+}
+
+static void test_update(void **state) {
+        _cleanup_free_ char *rotated = NULL, *again = NULL;
+        Fixture *f = *state;
+
+        assert_int_equal(change(f, SECRET), CREDENTIAL_SAME);
+        assert_int_equal(change(f, "the-second-value"), CREDENTIAL_CHANGED);
+        assert_true(secret_equals(f->credentials[0].former[0], SECRET, strlen(SECRET))); /* which is masked still */
+        assert_int_equal(judge(f, API, 443, CALL, "x-api-key: " SENTINEL "\r\n", NULL, &rotated), SUBSTITUTE_REPLACE);
+        assert_non_null(strstr(rotated, "x-api-key: the-second-value\r\n"));
+
+        assert_int_equal(change(f, NULL), CREDENTIAL_GONE);
+        assert_int_equal(change(f, NULL), CREDENTIAL_SAME);
+        assert_int_equal(judge(f, API, 443, CALL, "x-api-key: " SENTINEL "\r\n", NULL, NULL), SUBSTITUTE_REVOKED);
+        assert_true(secret_equals(f->secrets->credentials[0].secret, "the-second-value", strlen("the-second-value")));
+
+        assert_int_equal(change(f, "the-second-value"), CREDENTIAL_CHANGED);
+        assert_int_equal(judge(f, API, 443, CALL, "x-api-key: " SENTINEL "\r\n", NULL, NULL), SUBSTITUTE_REPLACE);
+        assert_int_equal(change(f, "the-third-value"), CREDENTIAL_CHANGED);
+        assert_true(secret_equals(f->credentials[0].former[0], "the-second-value", strlen("the-second-value")));
+        inject_credential_done(&f->credentials[0]);
+        assert_null(f->credentials[0].former[0]);
+}
+
 /* An origin that reflects the secret must not do so in parts, which masking does not know. */
 static void test_no_parts(void **state) {
         _cleanup_free_ char *with = NULL, *without = NULL;
@@ -192,6 +223,7 @@ int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test_setup_teardown(test_body_of_get, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_replace, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_update, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_no_parts, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_plain, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_misuse, set_up, tear_down),

@@ -133,9 +133,7 @@ class Host:
 
     def seal_credential(self, name, value):
         """What an administrator does once: a secret, encrypted to this host; never on a command line."""
-        self.run(f"systemd-creds encrypt --name=cred_{name} - /var/lib/anchorhold/credentials/{name}",
-                 input=value.encode(), text=False)
-        self.run("if systemctl --quiet is-active anchor-secretd.service; then systemctl restart anchor-secretd.service; fi")
+        self.run(["anchorctl", "credential", "add", "--quiet", name], input=value)
 
     def stop(self):
         subprocess.run([TOP / "image" / "stop", self.name], check=True, timeout=90)

@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""anchorctl credential: what an operator sees and may do, and how a change reaches a run that is under way."""
+
+import json
+import re
+
+import pytest
+import world as world_module
+
+from liverun import LiveRun
+
+REAL = world_module.REAL_KEY
+SECOND = REAL.replace("REALKEY", "NEXTKEY")
+FOLDER = "/var/lib/anchorhold/credentials"
+
+# Waits for a word on what to do next, one file a word: /go.N. "call" is a request on a connection of its own; "kept" goes on with one connection.
+CLIENT = r"""
+import http.client, os, ssl, time
+key, headers = os.environ["ANTHROPIC_API_KEY"], {}
+headers = {"x-api-key": key}
+def connect(): return http.client.HTTPSConnection("api.anthropic.com", timeout=20)
+def ask(c):
+    try:
+        c.request("GET", "/v1/models", headers=headers); r = c.getresponse(); r.read(); return str(r.status)
+    except (OSError, http.client.HTTPException) as e: return "cut"
+kept = connect(); print("kept", ask(kept), flush=True)
+for i in range(600):
+    time.sleep(0.25)
+    print("kept", ask(kept) if kept.sock else "closed", flush=True)
+    if not kept.sock: kept.close(); kept = connect(); kept.connect()
+    print("call", ask(connect()), flush=True)
+"""
+
+
+def credential(host, *args, user=None, check=True, **options):
+    command = ["anchorctl", "credential", *args]
+    return host.run(command, user=user, check=check, **options)
+
+
+def listed(host, name, user="operator"):
+    entries = json.loads(credential(host, "list", "--json=short", user=user).stdout)
+    return next((entry for entry in entries if entry["name"] == name), None)
+
+
+def events(host, event):
+    lines = host.run(["journalctl", "--namespace=anchorhold", "--no-pager", "-o", "json", f"ANCHORHOLD_EVENT={event}"]).stdout.splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def test_list_says_what_there_is_and_never_a_value(host):
+    entry = listed(host, "anthropic")
+    assert entry["value"] and entry["kind"] == "static" and entry["hosts"] == ["api.anthropic.com"] and entry["ports"] == [443]
+    assert re.fullmatch(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", entry["set"])
+    assert {"code-fix", "exec-model"} <= set(entry["workflows"]) and entry["items"] == []
+    table = credential(host, "list", user="operator").stdout
+    assert re.search(r"^anthropic +static +yes +20\S+Z +api\.anthropic\.com +\S", table, re.M)
+    assert REAL not in table and REAL not in json.dumps(entry)
+
+
+def test_only_root_changes_one(host):
+    for verb in ("add", "rotate"):
+        done = credential(host, verb, "anthropic", user="operator", check=False, input=SECOND)
+        assert (done.returncode, done.stderr) == (3, "Only root may change credentials.\n")
+    assert credential(host, "remove", "anthropic", user="operator", check=False).returncode == 3
+    assert host.run(["cat", f"{FOLDER}/anthropic"], user="operator", check=False).returncode == 1
+
+
+@pytest.mark.parametrize("args, value, status, text", [
+    (["add", "anthropic"], SECOND, 5, '"anchorctl credential rotate anthropic" replaces it'),
+    (["rotate", "nobody"], SECOND, 4, '"anchorctl credential add nobody" adds one'),
+    (["remove", "nobody"], "", 4, "There is no value for nobody."),
+    (["add", "No-body"], SECOND, 2, "is no credential's name"),
+    (["add", "../x"], SECOND, 2, "is no credential's name"),
+    (["add", "nobody", "VALUE"], "", 2, "one operand too many"),
+    (["add", "nobody"], "", 2, "it is empty"),
+    (["add", "nobody"], "short\n", 2, "shorter than 8 bytes"),
+    (["add", "nobody"], "two words and more\n", 2, "no visible ASCII character"),
+    (["add", "nobody"], "x" * 8193, 2, "longer than 8192 bytes"),
+    (["add", "nobody", "--from=/nonexistent"], "", 4, "No such file"),
+])
+def test_wrong_use_changes_nothing(host, args, value, status, text):
+    before = host.run(f"ls -l --time-style=full-iso {FOLDER}").stdout
+    done = credential(host, *args, check=False, input=value)
+    assert done.returncode == status and text in done.stderr
+    assert host.run(f"ls -l --time-style=full-iso {FOLDER}").stdout == before
+
+
+def test_add_and_remove(host):
+    """The file: root's, encrypted, called as PID 1 wants it; the record before it; and what is left of it afterwards."""
+    host.write("/run/value", "a-value-of-a-test\n", mode=0o600)
+    host.write(f"{FOLDER}/.#left-by-a-crash", "junk")               # what a crash in the middle may leave is no trouble
+    done = credential(host, "add", "test-only", "--from=/run/value")
+    assert "test-only is added." in done.stderr and "credentials/test-only.json" in done.stderr
+    assert host.run(f"stat -c '%U %a' {FOLDER}/test-only").stdout == "root 600\n"
+    assert "a-value-of-a-test" not in host.run(f"cat {FOLDER}/test-only; base64 -d <{FOLDER}/test-only", check=False, text=False).stdout.decode("latin-1")
+    assert host.run(f"systemd-creds decrypt --name=cred_test-only {FOLDER}/test-only -").stdout == "a-value-of-a-test"
+    entry = listed(host, "test-only")
+    assert entry["value"] and entry["hosts"] is None and entry["workflows"] == []
+    assert host.is_active("anchor-secretd.service") == "active"
+
+    done = credential(host, "remove", "test-only")
+    assert "test-only is removed." in done.stderr
+    assert listed(host, "test-only") is None
+    for event in ("credential.added", "credential.removed"):
+        record = events(host, event)[-1]
+        assert record["ANCHORHOLD_ACTOR"] == "uid 0" and json.loads(record["ANCHORHOLD_DATA"])["credential"] == "test-only"
+    assert "a-value-of-a-test" not in host.journal("--namespace=*", "-o", "export", "--all")
+    host.run(f"rm {FOLDER}/.#left-by-a-crash /run/value")
+
+
+def test_without_a_record_nothing_changes(host):
+    host.stop_daemon("anchor-auditd")
+    try:
+        done = credential(host, "add", "test-only", check=False, input="a-value-of-a-test")
+    finally:
+        host.start_daemon("anchor-auditd")
+    assert done.returncode == 1 and "Nothing is changed, because the audit log does not take the record" in done.stderr
+    assert listed(host, "test-only") is None
+    credential(host, "add", "test-only", input="a-value-of-a-test")      # the control
+    credential(host, "remove", "test-only")
+
+
+@pytest.fixture(scope="module")
+def live(host, world):
+    world.forget_logs()
+    run = LiveRun(host, "exec-model", f"cat >/c.py <<'X'\n{CLIENT}\nX\nexec python3 /c.py")
+    run.await_line("call 200")
+    yield run
+    host.anchorctl("stop", "--all", check=False)
+    run.rest()
+
+
+def keys(world):
+    return [entry["x_api_key"] for entry in world.log("provider") if entry["path"] == "/v1/models"]
+
+
+def test_a_run_is_a_user(host, live):
+    assert host.items()[0]["id"] in listed(host, "anthropic")["items"]
+    assert "exec-model" in credential(host, "list", user="operator").stdout and "(1 running)" in credential(host, "list", user="operator").stdout
+
+
+def test_rotated(host, world, live):
+    """From when the command returned, nothing but the new value arrives; the open connection was cut; nobody restarted."""
+    inject = host.property(f"anchor-inject@{live.run}.service", "MainPID")
+    assert set(keys(world)) == {REAL}
+    done = credential(host, "rotate", "anthropic", input=SECOND + "\n")
+    world.forget_logs()
+    assert "1 run uses the new value from now on." in done.stderr
+    live.await_line("kept cut")
+    live.await_line("call 200")
+    live.await_line("kept 200")
+    assert set(keys(world)) == {SECOND}
+    assert host.property(f"anchor-inject@{live.run}.service", "MainPID") == inject
+    assert json.loads(events(host, "credential.rotated")[-1]["ANCHORHOLD_DATA"])["credential"] == "anthropic"
+
+
+def test_a_fresh_inject_has_the_new_value(host, world, live):
+    host.systemctl("kill", "--signal=KILL", f"anchor-inject@{live.run}.service")
+    live.await_line("kept cut")
+    live.await_line("call 200")
+    live.await_line("call 200")
+    assert set(keys(world)) == {SECOND}
+
+
+def test_removed_and_added_again(host, world, live):
+    done = credential(host, "remove", "anthropic")
+    world.forget_logs()
+    assert "1 run lost it." in done.stderr
+    live.await_line("call 403")
+    live.await_line("call 403")
+    assert keys(world) == []
+    refused = host.exec_run("true", workflow="exec-model")
+    assert refused.returncode != 0 and "anchorctl credential add anthropic" in refused.stdout + refused.stderr
+
+    credential(host, "add", "anthropic", input=REAL)
+    live.await_line("call 200")
+    assert set(keys(world)) == {REAL}
+
+
+def test_values_are_in_no_record(host, live):
+    everything = host.run("journalctl --no-pager --namespace='*' -o export --all; find /var/lib/anchorhold -type f -exec cat {} +",
+                          text=False, timeout=120).stdout
+    assert SECOND.encode() not in everything and REAL.encode() not in everything
+    assert b"credential.rotated" in everything                       # the control: what was looked through has the change
