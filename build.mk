@@ -32,7 +32,7 @@ CC := gcc
 endif
 CLANG := clang
 
-PKGS := libsystemd libbpf libnftnl libmnl sqlite3 libcurl jansson openssl libnghttp2 libllhttp libpsl libidn2
+PKGS := libsystemd libbpf libnftnl libmnl sqlite3 libcurl jansson openssl libnghttp2 libllhttp libpsl libidn2 zlib
 LDLIBS := $(shell pkg-config --libs $(PKGS)) -lldns -lpthread
 
 WARNINGS := -Wall -Wextra -Wno-unused-parameter -Wno-missing-field-initializers -Wshadow -Wundef \

@@ -167,7 +167,7 @@ static int pass_fields(Exchange *x, const HttpHead *h) {
         for (size_t i = 0; i < h->n_fields; i++) {
                 int r;
 
-                if (!request_passes_field(h, h->fields[i].name))
+                if (!request_passes_field(&x->request, h, h->fields[i].name))
                         continue;
                 if ((r = request_mask_text(&x->request, h->fields[i].name, &x->to_guest)) < 0 || (r = buffer_append_text(&x->to_guest, ": ")) < 0 ||
                     (r = request_mask_text(&x->request, h->fields[i].value, &x->to_guest)) < 0 || (r = buffer_append_text(&x->to_guest, "\r\n")) < 0)

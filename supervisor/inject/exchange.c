@@ -73,6 +73,8 @@ static const char *status_text(unsigned status) {
                 return "Forbidden";
         case 421:
                 return "Misdirected Request";
+        case 422:
+                return "Unprocessable Content";
         case 431:
                 return "Request Header Fields Too Large";
         case 502:

@@ -1,6 +1,11 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 
-/* What comes back for a request: masked, and read for what a model call used. */
+/*
+ * What comes back for a request: decoded, masked, and read for what a model call used.
+ *
+ * What cannot be read cannot be masked: an encoding other than gzip is refused. What is encoded goes on decoded, since encoding it again would
+ * make the length of what the guest gets depend on the secret.
+ */
 
 #include <errno.h>
 #include <string.h>
@@ -18,24 +23,51 @@ static void start_usage(Request *q, const HttpHead *h) {
                 log_oom();
 }
 
-/*
- * An origin that encodes a body although it was asked not to is refused: what cannot be read cannot be masked.
- */
-int request_begin_answer(Request *q, const HttpHead *h, Refusal *ret) {
+static int start_decoding(Request *q, const HttpHead *h, Refusal *ret) {
         const char *encoding;
+        size_t n;
 
-        q->status = h->status;
-        if (q->context->n_credentials > 0 && h->framing != HTTP_FRAMING_NONE &&
-            http_head_find(h, "content-encoding", &encoding) > 0 && strcasecmp(encoding, "identity") != 0) {
-                request_deny(q, q->head, 502, "encoded-response", "Content-Encoding", "The origin encoded its answer although it was asked not to.", ret);
-                return REQUEST_E_REFUSED;
-        }
-        start_usage(q, h);
-        return 0;
+        if (q->context->n_credentials == 0 || h->framing == HTTP_FRAMING_NONE)
+                return 0;
+        n = http_head_find(h, "content-encoding", &encoding);
+        if (n == 0 || (n == 1 && strcasecmp(encoding, "identity") == 0))
+                return 0;
+        if (n == 1 && (strcasecmp(encoding, "gzip") == 0 || strcasecmp(encoding, "x-gzip") == 0))
+                return gunzip_new(&q->gunzip);
+        request_deny(q, q->head, 502, "encoded-response", "Content-Encoding", "The origin's answer is encoded in a way that cannot be read here.", ret);
+        return REQUEST_E_REFUSED;
 }
 
-bool request_passes_field(const HttpHead *head, const char *name) {
-        return !http_field_is_hop_by_hop(head, name);
+int request_begin_answer(Request *q, const HttpHead *h, Refusal *ret) {
+        int r;
+
+        q->status = h->status;
+        /* a part of an answer that reflects a secret may hold a part of the secret, which masking does not find */
+        if (h->status == 206 && q->plan.n_items > 0) {
+                request_deny(q, q->head, 502, "partial-response", NULL, "The origin answered in parts, which it was not asked for.", ret);
+                return REQUEST_E_REFUSED;
+        }
+        r = start_decoding(q, h, ret);
+        if (r == 0)
+                start_usage(q, h);
+        return r;
+}
+
+/* What the digest is of that such a field has is not what goes on. */
+static bool is_about_encoding(const char *name) {
+        static const char *const names[] = { "content-encoding", "content-md5", "content-digest", "repr-digest", "digest" };
+
+        for (size_t i = 0; i < ELEMENTSOF(names); i++)
+                if (strcasecmp(name, names[i]) == 0)
+                        return true;
+        return false;
+}
+
+bool request_passes_field(const Request *q, const HttpHead *head, const char *name) {
+        /* another way to the same origin would be one around this place */
+        if (strcasecmp(name, "alt-svc") == 0)
+                return false;
+        return !http_field_is_hop_by_hop(head, name) && !(q->gunzip && is_about_encoding(name));
 }
 
 int request_mask_text(Request *q, const char *text, Buffer *out) {
@@ -45,7 +77,7 @@ int request_mask_text(Request *q, const char *text, Buffer *out) {
         return r < 0 ? r : masker_finish(q->mask, out);
 }
 
-int request_feed_answer(Request *q, const void *data, size_t size, bool last, Buffer *out) {
+static int feed_decoded(Request *q, const void *data, size_t size, bool last, Buffer *out) {
         int r = 0;
 
         if (size > 0 && q->usage)
@@ -53,6 +85,24 @@ int request_feed_answer(Request *q, const void *data, size_t size, bool last, Bu
         if (size > 0)
                 r = masker_feed(q->mask, data, size, out);
         return r >= 0 && last ? masker_finish(q->mask, out) : r;
+}
+
+int request_feed_answer(Request *q, const void *data, size_t size, bool last, Buffer *out) {
+        Buffer decoded = {};
+        int r;
+
+        if (!q->gunzip)
+                return feed_decoded(q, data, size, last, out);
+
+        r = gunzip_feed(q->gunzip, data, size, &decoded);
+        if (r == 0 && last)
+                r = gunzip_finish(q->gunzip);
+        if (r == 0)
+                r = feed_decoded(q, buffer_data(&decoded), buffer_size(&decoded), last, out);
+        else
+                log_warning("the answer of %s cannot be decoded: %s", q->name, r == -EFBIG ? "it swells beyond all measure" : strerror(-r));
+        buffer_done(&decoded);
+        return r;
 }
 
 void request_report_usage(Request *q, bool complete) {

@@ -123,8 +123,18 @@ static void begin_metering(Request *q, const HttpHead *h) {
         }
 }
 
+/* What would bring back the secret in parts, or in a place that the origin makes: no request with a credential asks for that. */
+static const char *find_reflecting(const HttpHead *h) {
+        if (strcmp(h->method, "TRACE") == 0)
+                return "method";
+        if (http_head_find(h, "range", NULL) > 0)
+                return "Range";
+        return http_head_find(h, "if-range", NULL) > 0 ? "If-Range" : NULL;
+}
+
 int request_begin(Request *q, const HttpHead *h, Refusal *ret) {
         const SubstitutePlan *plan = &q->plan;
+        const char *reflecting = find_reflecting(h);
 
         q->head = h;
         q->started_usec = time_boottime();
@@ -156,6 +166,8 @@ int request_begin(Request *q, const HttpHead *h, Refusal *ret) {
                 break;
         }
 
+        if (plan->n_items > 0 && reflecting)
+                return deny(q, 422, "cannot-substitute", reflecting, "A request with a credential cannot ask for parts of an answer, or for itself.", ret);
         begin_metering(q, h);
         return 0;
 }
@@ -359,6 +371,7 @@ void request_done(Request *q) {
 void request_finish(Request *q, bool complete) {
         request_cancel(q);
         request_report_usage(q, complete);
+        q->gunzip = gunzip_free(q->gunzip);
         q->plan = (SubstitutePlan) {};
         q->head = NULL;
         q->sent = false;

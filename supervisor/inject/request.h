@@ -7,6 +7,7 @@
  */
 
 #include "inject/exchange.h"
+#include "inject/gunzip.h"
 #include "inject/http-message.h"
 #include "inject/mask.h"
 #include "inject/substitute.h"
@@ -38,6 +39,7 @@ typedef struct Request {
         const HttpHead *head;     /* borrowed; NULL between requests */
         SubstitutePlan plan;      /* borrows from the head */
         Masker *mask, *tripwire;  /* owned; the first works on the answer, the second finds sentinels in the request's body */
+        Gunzip *gunzip;           /* owned; NULL unless the answer is encoded */
         UsageReader *usage;       /* owned; NULL unless this is a model call */
         const InjectCredential *metered; /* borrowed; whose provider it is */
         uint64_t started_usec;
@@ -73,11 +75,12 @@ int request_feed_body(Request *q, const void *data, size_t size, bool last, Buff
 
 /* The final head of the answer. The same outcomes. */
 int request_begin_answer(Request *q, const HttpHead *head, Refusal *ret);
-/* May this field of an answer's head be passed on? (Framing and what is about one connection is the carrier's.) */
-bool request_passes_field(const HttpHead *head, const char *name);
+/* May this field of an answer's head be passed on? (Framing and what is about one connection is the carrier's.) Of a final head, asked after
+ * request_begin_answer(). */
+bool request_passes_field(const Request *q, const HttpHead *head, const char *name);
 /* A text of the answer's head. */
 int request_mask_text(Request *q, const char *text, Buffer *out);
-/* A piece of the answer's body, or its end. */
+/* A piece of the answer's body, or its end: decoded and masked. -EBADMSG, -EFBIG: its encoding is broken, or a bomb. */
 int request_feed_answer(Request *q, const void *data, size_t size, bool last, Buffer *out);
 /* The request is over; complete says whether its answer was read to the end. Another one may begin. */
 void request_finish(Request *q, bool complete);
