@@ -216,7 +216,7 @@ static int on_output(IpcCall *call, json_t *params, void *userdata) {
 static int on_add_usage(IpcCall *call, json_t *params, void *userdata) {
         Manager *m = userdata;
         Flow *f = find_flow(m, call);
-        _cleanup_free_ char *model = NULL, *provider = NULL;
+        _cleanup_free_ char *model = NULL, *provider = NULL, *price = NULL, *version = NULL;
         LedgerUsage u = { .call = get(params, "call") };
         const struct {
                 const char *key;
@@ -238,10 +238,15 @@ static int on_add_usage(IpcCall *call, json_t *params, void *userdata) {
 
         provider = bounded(get(params, "provider"), 64);
         model = bounded(get(params, "model"), 128);
-        if (!provider || !model)
+        price = bounded(get(params, "price"), 16);
+        version = bounded(get(params, "prices_version"), 64);
+        if (!provider || !model || !price || !version)
                 return -ENOMEM;
         u.provider = provider;
         u.model = model;
+        u.price = price;
+        u.prices_version = version;
+        u.estimated = json_is_true(json_object_get(params, "estimated"));
 
         r = ledger_add_usage(m->ledger, flow_run(f), &u);
         if (r < 0)

@@ -16,6 +16,7 @@ LIB_SRCS += supervisor/inject/request-answer.c
 LIB_SRCS += supervisor/inject/request.c
 LIB_SRCS += supervisor/inject/substitute.c
 LIB_SRCS += supervisor/inject/tls.c
+LIB_SRCS += supervisor/inject/usage-price.c
 LIB_SRCS += supervisor/inject/usage-report.c
 LIB_SRCS += supervisor/inject/usage.c
 PROGRAMS += anchor-inject

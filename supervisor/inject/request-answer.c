@@ -119,9 +119,7 @@ void request_report_usage(Request *q, bool complete) {
                 .status = q->status,
                 .complete = complete,
         };
-        if (q->usage)
-                usage_reader_finish(q->usage, &call.usage);
-        call.cost_microusd = usage_cost(c->source->provider, &call.usage);
+        usage_call_conclude(&call, c->source->provider, q->usage, q->prompt_bytes);
         usage_report_add(q->context->usage, &call);
 
         q->usage = usage_reader_free(q->usage);

@@ -139,6 +139,7 @@ int request_begin(Request *q, const HttpHead *h, Refusal *ret) {
         q->head = h;
         q->started_usec = time_boottime();
         q->status = 0;
+        q->prompt_bytes = 0;
         q->sent = false;
         q->metered = NULL;
 
@@ -308,6 +309,7 @@ int request_feed_body(Request *q, const void *data, size_t size, bool last, Buff
         Buffer scratch = {};
         int r = 0;
 
+        q->prompt_bytes += size;
         if (size > 0)
                 r = masker_feed(q->tripwire, data, size, &scratch);
         if (r >= 0 && last)

@@ -42,7 +42,7 @@ typedef struct Request {
         Gunzip *gunzip;           /* owned; NULL unless the answer is encoded */
         UsageReader *usage;       /* owned; NULL unless this is a model call */
         const InjectCredential *metered; /* borrowed; whose provider it is */
-        uint64_t started_usec;
+        uint64_t started_usec, prompt_bytes; /* the latter: of the body, as the origin gets it */
         unsigned status;          /* the answer's; 0: none yet */
         bool sent;                /* the origin may have got it */
 

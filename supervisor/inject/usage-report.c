@@ -20,7 +20,7 @@
 
 #define METHOD "io.anchorhold.Run.AddUsage"
 #define AGAIN_USEC (1000ULL * 1000)
-#define NUMBER_MAX (1ULL << 50)
+#define NUMBER_MAX (1ULL << 40) /* what anchord takes */
 #define ANSWER_USEC (10ULL * 1000 * 1000)
 
 enum { REPORTS_MAX = 256, TRIES_MAX = 60 };
@@ -136,13 +136,22 @@ static json_int_t bounded(uint64_t n) {
         return (json_int_t) (n < NUMBER_MAX ? n : NUMBER_MAX);
 }
 
+void usage_call_conclude(UsageCall *call, const json_t *provider, UsageReader *reader, uint64_t prompt_bytes) {
+        UsageFacts facts = { .prompt_bytes = prompt_bytes, .status = call->status, .complete = call->complete };
+
+        usage_conclude(provider, reader, &facts, &call->usage);
+        call->cost_microusd = usage_cost(provider, &call->usage, &call->price);
+        call->prices_version = json_string_value(json_object_get(provider, "prices_version"));
+}
+
 static json_t *describe(const UsageCall *c, const char *id) {
-        return json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:i, s:I, s:s}", "provider", c->provider, "model", c->usage.model,
+        return json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:i, s:I, s:s, s:s, s:s, s:b}", "provider", c->provider, "model", c->usage.model,
                          "input_tokens", bounded(c->usage.input_tokens), "output_tokens", bounded(c->usage.output_tokens),
                          "cache_read_tokens", bounded(c->usage.cache_read_tokens),
                          "cache_write_tokens", bounded(c->usage.cache_write_tokens),
                          "cost_microusd", bounded(c->cost_microusd), "status", (int) c->status,
-                         "latency_us", bounded(c->latency_usec), "call", id);
+                         "latency_us", bounded(c->latency_usec), "call", id, "price", usage_price_name(c->price),
+                         "prices_version", c->prices_version ? c->prices_version : "", "estimated", (int) c->usage.estimated);
 }
 
 static void record(UsageReport *u, const UsageCall *c, const json_t *params) {

@@ -7,7 +7,7 @@
 #include <systemd/sd-event.h>
 
 #include "audit/audit.h"
-#include "inject/usage.h"
+#include "inject/usage-price.h"
 #include "util/cleanup.h"
 
 typedef struct UsageReport UsageReport;
@@ -15,10 +15,15 @@ typedef struct UsageReport UsageReport;
 typedef struct UsageCall {
         const char *provider, *host, *credential; /* borrowed; credential NULL: none was used */
         Usage usage;
+        UsagePrice price;
+        const char *prices_version; /* borrowed */
         uint64_t cost_microusd, latency_usec;
         unsigned status; /* HTTP; 0: no answer came */
         bool complete;   /* the answer was read to its end */
 } UsageCall;
+
+/* Fills usage, price and cost from what was read of the answer (reader may be NULL), by the provider's file; status and complete are there already. */
+void usage_call_conclude(UsageCall *call, const json_t *provider, UsageReader *reader, uint64_t prompt_bytes);
 
 /* audit and run are borrowed. */
 int usage_report_new(UsageReport **ret, sd_event *event, AuditClient *audit, const char *run, const char *socket_path);

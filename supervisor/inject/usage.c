@@ -6,11 +6,14 @@
  * numbers are cumulative (Anthropic's message_start has the input, each message_delta the output so far), so
  * that the last value wins. A number that is missing, negative or no integer changes nothing.
  *
- * Bounds: a data line longer than LINE_MAX and a document longer than DOCUMENT_MAX are passed over. The
- * call is still recorded then, with `found` false.
+ * An answer that broke off may not have said yet what it used, and a stream of OpenAI's Chat Completions never does
+ * unless the request asks for it. Then the numbers are worked out from bytes, by the ratio in the provider's file, and
+ * marked: the input from the request's body, the output from the text that came after the last number (the
+ * strings at the file's pointers; without such, all of the answer). An answer with another status than 2xx costs what it says, which is
+ * mostly nothing; no answer at all costs its input, since nobody can say that the origin did not do the work.
  *
- * Of the price table, the entry counts whose name is the model's; else the longest that the model's name
- * starts with ("claude-x" for "claude-x-20260101"); else "default".
+ * Bounds: a data line longer than LINE_MAX and a document longer than DOCUMENT_MAX are passed over. The
+ * call is still recorded then.
  */
 
 #include "inject/usage.h"
@@ -27,13 +30,19 @@
 enum {
         USAGE_LINE_MAX = 1024 * 1024,
         USAGE_DOCUMENT_MAX = 8 * 1024 * 1024,
+        BYTES_PER_TOKEN = 4,
 };
 
+#define NUMBER_MAX (1ULL << 50) /* beyond this nobody's answer is believed */
+
 struct UsageReader {
-        const json_t *pointers; /* borrowed; the file's "usage" */
+        const json_t *provider, *pointers, *texts; /* borrowed; the file, its "usage" and "estimate/text" */
         UsageFormat format;
         Buffer text;   /* the line or document so far */
         bool too_long; /* skip what is left of it */
+        bool has_input, has_output;
+        uint64_t bytes;      /* of the whole answer */
+        uint64_t text_bytes; /* since the last number of output tokens */
         Usage usage;
 };
 
@@ -47,9 +56,30 @@ UsageFormat usage_format_of(const char *content_type) {
         return USAGE_FORMAT_NONE;
 }
 
-bool usage_is_call(const json_t *provider, const char *host, const char *method, const char *target) {
-        const json_t *hosts = json_object_get(provider, "hosts"), *calls = json_object_get(provider, "calls");
-        size_t path_size = strcspn(target, "?");
+/* ---- requests ---- */
+
+static PolicyPathRelation listed(const json_t *list, const char *method, const char *target) {
+        PolicyPathRelation found = POLICY_PATH_OTHER;
+
+        for (size_t i = 0; i < json_array_size(list); i++) {
+                const json_t *call = json_array_get(list, i);
+                const char *m = json_string_value(json_object_get(call, "method"));
+                const char *p = json_string_value(json_object_get(call, "path"));
+                PolicyPathRelation one;
+
+                if (!m || !p || strcmp(m, method) != 0)
+                        continue;
+                one = policy_path_is(p, target);
+                if (one == POLICY_PATH_SAME)
+                        return one;
+                if (one == POLICY_PATH_UNCLEAR)
+                        found = one;
+        }
+        return found;
+}
+
+UsageKind usage_kind(const json_t *provider, const char *host, const char *method, const char *target) {
+        const json_t *hosts = json_object_get(provider, "hosts");
         bool has_host = false;
 
         for (size_t i = 0; i < json_array_size(hosts); i++) {
@@ -58,21 +88,19 @@ bool usage_is_call(const json_t *provider, const char *host, const char *method,
                 has_host = has_host || (s && strcasecmp(s, host) == 0);
         }
         if (!has_host)
-                return false;
-
-        for (size_t i = 0; i < json_array_size(calls); i++) {
-                const json_t *call = json_array_get(calls, i);
-                const char *m = json_string_value(json_object_get(call, "method"));
-                const char *p = json_string_value(json_object_get(call, "path"));
-
-                if (m && p && strcmp(m, method) == 0 && strlen(p) == path_size && strncmp(p, target, path_size) == 0)
-                        return true;
-        }
-        return false;
+                return USAGE_ELSEWHERE;
+        if (listed(json_object_get(provider, "calls"), method, target) != POLICY_PATH_OTHER)
+                return USAGE_CALL;
+        return listed(json_object_get(provider, "free"), method, target) == POLICY_PATH_SAME ? USAGE_FREE : USAGE_UNKNOWN;
 }
 
-/* RFC 6901, without the escapes' rarer uses in arrays. */
-static const json_t *follow_pointer(const json_t *j, const char *pointer) {
+bool usage_is_call(const json_t *provider, const char *host, const char *method, const char *target) {
+        return usage_kind(provider, host, method, target) == USAGE_CALL;
+}
+
+/* ---- pointers ---- */
+
+const json_t *usage_pointer(const json_t *j, const char *pointer) {
         while (*pointer == '/') {
                 char key[128];
                 size_t n = 0;
@@ -97,12 +125,10 @@ static const json_t *follow_pointer(const json_t *j, const char *pointer) {
         return j;
 }
 
-static const json_t *find(const UsageReader *r, const json_t *document, const char *what) {
-        const json_t *pointers = json_object_get(r->pointers, what);
-
+const json_t *usage_find(const json_t *pointers, const json_t *document) {
         for (size_t i = 0; i < json_array_size(pointers); i++) {
                 const char *pointer = json_string_value(json_array_get(pointers, i));
-                const json_t *found = pointer ? follow_pointer(document, pointer) : NULL;
+                const json_t *found = pointer ? usage_pointer(document, pointer) : NULL;
 
                 if (found)
                         return found;
@@ -110,13 +136,36 @@ static const json_t *find(const UsageReader *r, const json_t *document, const ch
         return NULL;
 }
 
-static void take_number(UsageReader *r, const json_t *document, const char *what, uint64_t *value) {
-        const json_t *n = find(r, document, what);
+uint64_t usage_estimate(const json_t *provider, uint64_t bytes) {
+        json_int_t ratio = json_integer_value(json_object_get(json_object_get(provider, "estimate"), "bytes_per_token"));
+        uint64_t per_token = ratio > 0 ? (uint64_t) ratio : BYTES_PER_TOKEN;
+
+        return bytes / per_token + (bytes % per_token > 0);
+}
+
+/* ---- answers ---- */
+
+static bool take_number(UsageReader *r, const json_t *document, const char *what, uint64_t *value) {
+        const json_t *n = usage_find(json_object_get(r->pointers, what), document);
 
         if (!json_is_integer(n) || json_integer_value(n) < 0)
-                return;
-        *value = (uint64_t) json_integer_value(n);
+                return false;
+        *value = (uint64_t) json_integer_value(n) < NUMBER_MAX ? (uint64_t) json_integer_value(n) : NUMBER_MAX;
         r->usage.found = true;
+        return true;
+}
+
+static void take_text(UsageReader *r, const json_t *document, size_t size) {
+        if (!r->texts) {
+                r->text_bytes += size;
+                return;
+        }
+        for (size_t i = 0; i < json_array_size(r->texts); i++) {
+                const json_t *text = usage_pointer(document, json_string_value(json_array_get(r->texts, i)));
+
+                if (json_is_string(text))
+                        r->text_bytes += json_string_length(text);
+        }
 }
 
 static void take_document(UsageReader *r, const char *data, size_t size) {
@@ -126,12 +175,18 @@ static void take_document(UsageReader *r, const char *data, size_t size) {
         if (json_parse(data, size, &document, NULL) < 0 || !json_is_object(document))
                 return;
 
-        take_number(r, document, "input_tokens", &r->usage.input_tokens);
-        take_number(r, document, "output_tokens", &r->usage.output_tokens);
-        take_number(r, document, "cache_read_tokens", &r->usage.cache_read_tokens);
-        take_number(r, document, "cache_write_tokens", &r->usage.cache_write_tokens);
+        if (r->format == USAGE_FORMAT_EVENTS)
+                take_text(r, document, size);
+        if (take_number(r, document, "input_tokens", &r->usage.input_tokens))
+                r->has_input = true;
+        if (take_number(r, document, "output_tokens", &r->usage.output_tokens)) {
+                r->has_output = true;
+                r->text_bytes = 0; /* it counts what came so far */
+        }
+        (void) take_number(r, document, "cache_read_tokens", &r->usage.cache_read_tokens);
+        (void) take_number(r, document, "cache_write_tokens", &r->usage.cache_write_tokens);
 
-        model = json_string_value(find(r, document, "model"));
+        model = json_string_value(usage_find(json_object_get(r->pointers, "model"), document));
         if (model && *model && strlen(model) < sizeof(r->usage.model)) {
                 _cleanup_free_ char *safe = text_escape(model, strlen(model), false);
 
@@ -145,7 +200,9 @@ int usage_reader_new(UsageReader **ret, const json_t *provider, UsageFormat form
 
         if (!r)
                 return -ENOMEM;
+        r->provider = provider;
         r->pointers = json_object_get(provider, "usage");
+        r->texts = json_object_get(json_object_get(provider, "estimate"), "text");
         r->format = format;
         *ret = r;
         return 0;
@@ -179,6 +236,7 @@ static void take_line(UsageReader *r) {
 void usage_reader_feed(UsageReader *r, const void *data, size_t size) {
         const uint8_t *p = data;
 
+        r->bytes += size;
         if (r->format == USAGE_FORMAT_JSON)
                 keep(r, p, size, USAGE_DOCUMENT_MAX);
         if (r->format != USAGE_FORMAT_EVENTS)
@@ -198,51 +256,36 @@ void usage_reader_feed(UsageReader *r, const void *data, size_t size) {
         }
 }
 
-void usage_reader_finish(UsageReader *r, Usage *ret) {
+static void read_rest(UsageReader *r) {
         if (r->format == USAGE_FORMAT_JSON && !r->too_long && buffer_size(&r->text) > 0)
                 take_document(r, (const char *) buffer_data(&r->text), buffer_size(&r->text));
         else if (r->format == USAGE_FORMAT_EVENTS && buffer_size(&r->text) > 0)
                 take_line(r);
         buffer_clear(&r->text);
-        *ret = r->usage;
 }
 
-static const json_t *find_prices(const json_t *provider, const char *model) {
-        json_t *prices = json_object_get(provider, "prices"), *value;
-        const json_t *best = NULL;
-        const char *name;
-        size_t longest = 0;
+void usage_conclude(const json_t *provider, UsageReader *r, const UsageFacts *facts, Usage *ret) {
+        bool worked = facts->status == 0 || (facts->status >= 200 && facts->status < 300);
+        uint64_t bytes = 0;
 
-        json_object_foreach(prices, name, value) {
-                size_t n = strlen(name);
-
-                if (n > longest && strcmp(name, "default") != 0 && strncmp(name, model, n) == 0) {
-                        best = value;
-                        longest = n;
-                }
+        *ret = (Usage) {};
+        if (r) {
+                read_rest(r);
+                *ret = r->usage;
+                bytes = r->format == USAGE_FORMAT_EVENTS ? r->text_bytes : r->has_output ? 0 : r->bytes;
         }
-        return best ? best : json_object_get(prices, "default");
-}
+        if (r && r->has_input && json_is_true(json_object_get(provider, "input_includes_cache")))
+                ret->input_tokens -= ret->cache_read_tokens < ret->input_tokens ? ret->cache_read_tokens : ret->input_tokens;
+        if (!worked)
+                return;
 
-uint64_t usage_cost(const json_t *provider, const Usage *u) {
-        const json_t *prices = find_prices(provider, u->model);
-        const struct {
-                const char *name;
-                uint64_t tokens;
-        } parts[] = {
-                { "input", u->input_tokens },
-                { "output", u->output_tokens },
-                { "cache_read", u->cache_read_tokens },
-                { "cache_write", u->cache_write_tokens },
-        };
-        unsigned __int128 sum = 0;
-
-        for (size_t i = 0; i < ELEMENTSOF(parts); i++) {
-                json_int_t price = json_integer_value(json_object_get(prices, parts[i].name));
-
-                if (price > 0)
-                        sum += (unsigned __int128) parts[i].tokens * (uint64_t) price;
+        if (!r || !r->has_input) {
+                ret->input_tokens = usage_estimate(provider, facts->prompt_bytes);
+                ret->estimated = true;
         }
-        sum = (sum + 999999) / 1000000;
-        return sum > UINT64_MAX ? UINT64_MAX : (uint64_t) sum;
+        /* complete, and it has a number of output tokens: then that is the last word */
+        if (r && bytes > 0 && (!facts->complete || !r->has_output)) {
+                ret->output_tokens += usage_estimate(provider, bytes);
+                ret->estimated = true;
+        }
 }

@@ -180,12 +180,13 @@ int ledger_add_usage(Ledger *l, const char *run, const LedgerUsage *u) {
 
         r = db_run(l->db,
                    "INSERT INTO usage (run, item, call, provider, model, input_tokens, output_tokens, cache_read_tokens,"
-                   " cache_write_tokens, cost_microusd, status, latency_us, time_usec)"
-                   " SELECT id, item, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12 FROM run WHERE id = ?1",
+                   " cache_write_tokens, cost_microusd, status, latency_us, time_usec, price, prices_version, estimated)"
+                   " SELECT id, item, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15 FROM run WHERE id = ?1",
                    DB_ARGS(DB_TEXT(run), DB_TEXT(u->call), DB_TEXT(u->provider), DB_TEXT(u->model),
                            DB_INT(u->input_tokens), DB_INT(u->output_tokens), DB_INT(u->cache_read_tokens),
                            DB_INT(u->cache_write_tokens), DB_INT(u->cost_microusd), DB_INT(u->status),
-                           DB_INT(u->latency_us), DB_INT(time_realtime())));
+                           DB_INT(u->latency_us), DB_INT(time_realtime()), DB_TEXT(u->price), DB_TEXT(u->prices_version),
+                           DB_INT(u->estimated)));
         if (r == -EEXIST)
                 return LEDGER_E_DUPLICATE;
         if (r < 0)

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 
 /*
- * The ledger's schema, version 2. `PRAGMA user_version` carries the number.
+ * The ledger's schema, version 2, with additions. `PRAGMA user_version` carries the version: it grows when an older anchord could no
+ * longer use the file. What only adds (columns with defaults, tables, indexes) is a level, kept in `addition`, so that after
+ * a rollback of the host the older anchord works on with the same file, and the newer one again after that.
  *
  * item        One work item and everything that it is bound to. `revision` grows by one with every
  *             change, and a change names the revision that it was decided on (compare-and-swap).
@@ -14,7 +16,9 @@
  * lease       Who works on the item: the run, the boot id, an expiry in CLOCK_BOOTTIME microseconds,
  *             and a fencing token that grows over the whole ledger. It exists exactly while the item is in `leased`,
  *             `running`, `waiting` or `verifying`; a change that carries an old token is refused.
- * usage       One model call. `call` makes a repeated report count once.
+ * usage       One model call. `call` makes a repeated report count once. `price` and `prices_version` say what its cost is by,
+ *             `estimated` that a part of the numbers is worked out from bytes (level 1).
+ * addition    The levels that this file has.
  * note        What happened to an item beside its states (an enforcer was lost, a retry of a boot).
  * hold        One row: are leases refused, by whom, why.
  * drain       At most one row: a boot that leases nothing more, and until when its runs may go on (ledger-drain.c).
@@ -231,26 +235,51 @@ static const char schema_drain[] =
         "CREATE TABLE IF NOT EXISTS drain (id INTEGER PRIMARY KEY CHECK (id = 1), boot TEXT NOT NULL, until_usec INTEGER NOT NULL,"
         "  actor TEXT NOT NULL, reason TEXT, time_usec INTEGER NOT NULL)";
 
-static int apply(Db *db) {
-        _cleanup_rollback_ DbGuard guard = {};
-        int64_t version;
+/* Each is executed once, in the order of the list, in the transaction that opens the file. What an older anchord writes must stay right
+ * under it: new columns have defaults. */
+static const char *const schema_additions[] = {
+        /* 1: what a cost is by; and sums over time */
+        "ALTER TABLE usage ADD COLUMN price TEXT;"
+        "ALTER TABLE usage ADD COLUMN prices_version TEXT;"
+        "ALTER TABLE usage ADD COLUMN estimated INTEGER NOT NULL DEFAULT 0;"
+        "CREATE INDEX usage_time ON usage (time_usec);",
+};
+
+static int apply_additions(Db *db) {
+        int64_t level;
         int r;
 
-        r = db_begin(db, &guard);
+        r = db_exec(db, "CREATE TABLE IF NOT EXISTS addition (level INTEGER PRIMARY KEY, time_usec INTEGER NOT NULL)");
         if (r < 0)
                 return r;
+        r = db_get_int(db, "SELECT coalesce(max(level), 0) FROM addition", NULL, &level);
+        if (r < 0)
+                return r;
+
+        for (; level < (int64_t) ELEMENTSOF(schema_additions); level++) {
+                r = db_exec(db, schema_additions[level]);
+                if (r < 0)
+                        return r;
+                r = db_run(db, "INSERT INTO addition (level, time_usec) VALUES (?, ?)", DB_ARGS(DB_INT(level + 1), DB_INT(time_realtime())));
+                if (r < 0)
+                        return r;
+        }
+        return 0;
+}
+
+static int apply_version(Db *db) {
+        int64_t version;
+        int r;
 
         r = db_get_int(db, "PRAGMA user_version", NULL, &version);
         if (r < 0)
                 return r;
         if (version == LEDGER_SCHEMA_VERSION)
                 return 0;
-        if (version == 1) {
+        if (version == 1)
                 /* a run's policies, one after the other */
-                r = db_exec(db, "ALTER TABLE run ADD COLUMN egress_digests TEXT CHECK (egress_digests IS NULL OR json_valid(egress_digests));"
-                                "PRAGMA user_version = 2");
-                return r < 0 ? r : db_commit(&guard);
-        }
+                return db_exec(db, "ALTER TABLE run ADD COLUMN egress_digests TEXT CHECK (egress_digests IS NULL OR json_valid(egress_digests));"
+                                   "PRAGMA user_version = 2");
         if (version != 0)
                 return -EPROTO;
 
@@ -263,16 +292,24 @@ static int apply(Db *db) {
         r = db_exec(db, schema_triggers);
         if (r < 0)
                 return r;
-        r = db_exec(db, "PRAGMA user_version = 2");
-        if (r < 0)
-                return r;
-
-        return db_commit(&guard);
+        return db_exec(db, "PRAGMA user_version = 2");
 }
 
 int ledger_schema_apply(Db *db) {
+        _cleanup_rollback_ DbGuard guard = {};
         int r;
 
-        r = apply(db);
-        return r < 0 ? r : db_exec(db, schema_drain);
+        r = db_begin(db, &guard);
+        if (r < 0)
+                return r;
+        r = apply_version(db);
+        if (r < 0)
+                return r;
+        r = db_exec(db, schema_drain);
+        if (r < 0)
+                return r;
+        r = apply_additions(db);
+        if (r < 0)
+                return r;
+        return db_commit(&guard);
 }

@@ -102,8 +102,10 @@ typedef struct LedgerChange {
 typedef struct LedgerUsage {
         const char *call; /* NULL: not repeatable */
         const char *provider, *model;
+        const char *price, *prices_version; /* what the cost is by: "model", "default" or "none", and of which table; may be NULL */
         int64_t input_tokens, output_tokens, cache_read_tokens, cache_write_tokens;
         int64_t cost_microusd, status, latency_us;
+        bool estimated;
 } LedgerUsage;
 
 typedef struct LedgerRun {

@@ -205,3 +205,21 @@ bool policy_path_matches(const json_t *patterns, const char *path) {
         }
         return false;
 }
+
+PolicyPathRelation policy_path_is(const char *pattern_text, const char *path) {
+        uint8_t bytes[PATH_PATTERN_MAX];
+        PathPattern pattern;
+        PathText text;
+
+        if (strlen(pattern_text) > sizeof(bytes) || path_pattern_parse(pattern_text, bytes, &pattern))
+                return POLICY_PATH_OTHER;
+        path_text_parse(path, &text);
+        if (text.ambiguous || text.has_parameters)
+                return POLICY_PATH_UNCLEAR;
+
+        if (text.n > 1 && text.bytes[text.n - 1] == '/' && bytes[pattern.n_bytes - 1] != '/')
+                text.n--;
+        if (pattern.n_pieces > 1)
+                return glob_covers(&pattern, &text) ? POLICY_PATH_SAME : POLICY_PATH_OTHER;
+        return pattern.n_bytes == text.n && memcmp(bytes, text.bytes, text.n) == 0 ? POLICY_PATH_SAME : POLICY_PATH_OTHER;
+}

@@ -113,6 +113,16 @@ bool egress_policy_inspects_more(const EgressPolicy *p, const EgressPolicy *befo
  * that an origin may read in two ways (dot segments, "//", needless percent-encoding, a backslash) is covered by none. */
 bool policy_path_matches(const json_t *patterns, const char *path);
 
+typedef enum PolicyPathRelation {
+        POLICY_PATH_OTHER,
+        POLICY_PATH_SAME,
+        POLICY_PATH_UNCLEAR, /* an origin may read it in two ways, or drops parameters: what it is cannot be said */
+} PolicyPathRelation;
+
+/* Is this request path (query ignored) the one that the pattern means? For telling calls apart, not for permissions: a pattern without
+ * a wildcard is one path and nothing below it; a slash at the path's end makes no difference. */
+PolicyPathRelation policy_path_is(const char *pattern, const char *path);
+
 /* ---- units ---- */
 
 /* "512M" → bytes: digits and one of B K M G T, powers of 1024. -EINVAL, -ERANGE. */

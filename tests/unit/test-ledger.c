@@ -523,6 +523,56 @@ static void test_older_schema(void **state) {
         ledger_close(l);
 }
 
+/* What the version before additions wrote with, word for word. */
+#define OLDER_USAGE                                                                                                             \
+        "INSERT INTO usage (run, item, call, provider, model, input_tokens, output_tokens, cache_read_tokens,"                  \
+        " cache_write_tokens, cost_microusd, status, latency_us, time_usec)"                                                    \
+        " SELECT id, item, 'old', 'anthropic', 'm', 1, 2, 3, 4, 5, 200, 6, 7 FROM run WHERE id = 'r000000000001'"
+
+/* A file without additions gets them and keeps what it has; one with them still takes what an older anchord writes, under the version that it asks for. */
+static void test_additions(void **state) {
+        Ledger *l = fresh();
+        LedgerUsage u = { .call = "c1", .provider = "anthropic", .model = "m", .price = "default", .prices_version = "1", .cost_microusd = 30, .estimated = true };
+        _cleanup_item_ LedgerItem i = {};
+        int64_t n;
+        Db *db;
+
+        assert_int_equal(submit(l, "i000000000001", NULL), 0);
+        assert_int_equal(change(l, "i000000000001", ITEM_QUEUED), 0);
+        assert_int_equal(claim(l, "r000000000001", &i), 0);
+        ledger_close(l);
+
+        assert_return_code(db_open(&db, path), 0);
+        assert_return_code(db_exec(db, "DROP INDEX usage_time; ALTER TABLE usage DROP COLUMN price; ALTER TABLE usage DROP COLUMN prices_version;"
+                                       "ALTER TABLE usage DROP COLUMN estimated; DROP TABLE addition;" OLDER_USAGE), 0);
+        db_close(db);
+
+        assert_int_equal(ledger_open(&l, path), 0);
+        assert_int_equal(ledger_add_usage(l, "r000000000001", &u), 0);
+        ledger_close(l);
+
+        /* back to the older one */
+        assert_return_code(db_open(&db, path), 0);
+        assert_return_code(db_get_int(db, "PRAGMA user_version", NULL, &n), 0);
+        assert_int_equal(n, 2);
+        assert_return_code(db_get_int(db, "SELECT sum(cost_microusd) FROM usage", NULL, &n), 0);
+        assert_int_equal(n, 35);
+        assert_int_equal(db_exec(db, OLDER_USAGE), -EEXIST); /* counted already */
+        assert_return_code(db_exec(db, "INSERT INTO usage (run, item, provider, model, input_tokens, output_tokens, cache_read_tokens, cache_write_tokens,"
+                                       " cost_microusd, status, latency_us, time_usec) SELECT id, item, 'p', 'm', 0, 0, 0, 0, 7, 200, 0, 0 FROM run"), 0);
+        db_close(db);
+
+        assert_int_equal(ledger_open(&l, path), 0);
+        assert_int_equal(ledger_add_usage(l, "r000000000001", &u), LEDGER_E_DUPLICATE);
+        ledger_close(l);
+        assert_return_code(db_open(&db, path), 0);
+        assert_return_code(db_get_int(db, "SELECT sum(cost_microusd) FROM usage", NULL, &n), 0);
+        assert_int_equal(n, 42);
+        assert_return_code(db_get_int(db, "SELECT count(*) FROM usage WHERE estimated AND price = 'default' AND prices_version = '1'", NULL, &n), 0);
+        assert_int_equal(n, 1);
+        db_close(db);
+}
+
 static void test_effects(void **state) {
         _cleanup_(ledger_closep) Ledger *l = fresh();
 
@@ -838,6 +888,7 @@ int main(void) {
                 cmocka_unit_test(test_source_and_duplicates),
                 cmocka_unit_test(test_runs_and_usage),
                 cmocka_unit_test(test_older_schema),
+                cmocka_unit_test(test_additions),
                 cmocka_unit_test(test_effects),
                 cmocka_unit_test(test_outbox),
                 cmocka_unit_test(test_recover),

@@ -206,6 +206,10 @@ static const Case cases[] = {
           "/prices/m/input", "between 0 and" },
         { "providers/x.json", "{'usage': {'model': ['usage']}}", "/usage/model/0", "JSON pointer" },
         { "providers/x.json", "{'calls': [{'method': 'POST'}]}", "/calls/0/path", "is missing" },
+        { "providers/x.json", "{'calls': [{'method': 'POST', 'path': '/a/***'}]}", "/calls/0/path", "two \"*\"" },
+        { "providers/x.json", "{'free': [{'method': 'get', 'path': '/a'}]}", "/free/0/method", "must" },
+        { "providers/x.json", "{'request': {'model': ['/m'], 'max_tokens': ['/n']}}", "/request/max_tokens_default", "is missing" },
+        { "providers/x.json", "{'estimate': {'bytes_per_token': 0}}", "/estimate/bytes_per_token", "between 1 and 64" },
 
         { "credentials/x.json", CREDENTIAL("'alphabet': 'alnum', 'length': 40", "'places': [{'bearer': true}], 'provider': 'nobody'"),
           "/provider", "there is no provider \"nobody\"" },
