@@ -120,6 +120,36 @@ static int on_show(IpcCall *call, json_t *params, void *userdata) {
         return ipc_call_reply(call, json_pack("{s:o}", "item", object));
 }
 
+static int on_cost(IpcCall *call, json_t *params, void *userdata) {
+        Manager *m = userdata;
+        const char *item = operator_get(params, "item"), *by = operator_get(params, "by");
+        json_t *since = json_object_get(params, "since_usec"), *rows;
+        _cleanup_item_ LedgerItem found = {};
+        LedgerCostBy kind = item ? LEDGER_COST_BY_RUN : LEDGER_COST_BY_ITEM;
+        int r;
+
+        if (by)
+                for (kind = 0; kind < _LEDGER_COST_BY_MAX && strcmp(by, ledger_cost_by_name(kind)) != 0;)
+                        kind++;
+        if (kind == _LEDGER_COST_BY_MAX)
+                return operator_bad_input(call, "/by", "not one of run, item, workflow, day, model");
+        if (since && (!json_is_integer(since) || json_integer_value(since) < 0))
+                return operator_bad_input(call, "/since_usec", "must be microseconds since the epoch");
+        if (item) {
+                r = text_is_id('i', item) ? ledger_get(m->ledger, item, &found) : LEDGER_E_NOT_FOUND;
+                if (r == LEDGER_E_NOT_FOUND)
+                        return no_item(call);
+                if (r < 0)
+                        return r;
+        }
+
+        r = ledger_cost(m->ledger, kind, item, (uint64_t) json_integer_value(since), &rows);
+        if (r < 0)
+                return r;
+        return ipc_call_reply(call, json_pack("{s:s, s:b, s:o}", "by", ledger_cost_by_name(kind),
+                                              "truncated", json_array_size(rows) == LEDGER_COST_ROWS_MAX, "rows", rows));
+}
+
 static int start_events(Manager *m, IpcCall *call, json_t *params, bool follow) {
         const char *item = item_parameter(call, params), *run = operator_get(params, "run");
         _cleanup_item_ LedgerItem found = {};
@@ -397,6 +427,7 @@ const IpcMethod operator_methods[] = {
         { "io.anchorhold.Manager.Submit", PEER_OPERATOR, operator_on_submit },
         { "io.anchorhold.Manager.List", PEER_OPERATOR, on_list },
         { "io.anchorhold.Manager.Show", PEER_OPERATOR, on_show },
+        { "io.anchorhold.Manager.Cost", PEER_OPERATOR, on_cost },
         { "io.anchorhold.Manager.Follow", PEER_OPERATOR, on_follow },
         { "io.anchorhold.Manager.Logs", PEER_OPERATOR, on_logs },
         { "io.anchorhold.Manager.Result", PEER_OPERATOR, on_result },

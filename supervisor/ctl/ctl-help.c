@@ -11,6 +11,7 @@ const CtlVerbInfo ctl_verbs[_VERBS] = {
                        "File a work item and follow it to its end", 0, 0, true, ctl_verb_run },
         [VERB_LIST] = { "list", "[--all] [--state=STATE,…]", "List work items", 0, 0, false, ctl_verb_list },
         [VERB_SHOW] = { "show", "ITEM…", "Show all about work items", 1, -1, false, ctl_verb_show },
+        [VERB_COST] = { "cost", "[ITEM] [--by=run|item|workflow|day|model]", "Show what model calls used and cost", 0, 1, false, ctl_verb_cost },
         [VERB_LOGS] = { "logs", "ITEM", "Show what an item's runs printed and did", 1, 1, false, ctl_verb_logs },
         [VERB_STOP] = { "stop", "ITEM… | --all [--hold]", "Stop items, or every run on this host", 0, -1, false, ctl_verb_stop },
         [VERB_RELEASE] = { "release", "", "Start runs again after \"stop --all --hold\"", 0, 0, false, ctl_verb_release },

@@ -44,6 +44,8 @@ static const struct {
         { "hold", 0, OPTION_FLAG, MEMBER(hold), V(STOP), NULL, "Start no run until \"anchorctl release\"" },
         { "reason", 0, OPTION_TEXT, MEMBER(reason), V(STOP) | V(HOST_DRAIN), "TEXT", "For the record" },
         { "within", 0, OPTION_TEXT, MEMBER(within), V(HOST_DRAIN), "TIME", "How long runs may go on (default: 10min; 0s: not at all)" },
+        { "by", 0, OPTION_TEXT, MEMBER(by), V(COST), "WHAT", "One line for each run, item, workflow, day or model" },
+        { "since", 0, OPTION_TEXT, MEMBER(since), V(COST), "TIME", "Only calls since a date (2026-01-31), a time, or so long ago (7d)" },
         { "bundle", 0, OPTION_TEXT, MEMBER(bundle), V(RESULT), "FILE", "Write the result as a git bundle, \"-\" for standard output" },
         { "diff", 0, OPTION_FLAG, MEMBER(diff), V(RESULT), NULL, "Print the result as a diff" },
         { "root", 0, OPTION_TEXT, MEMBER(root), V(POLICY_CHECK) | V(POLICY_EXPLAIN) | V(POLICY_TEST), "DIR", "Look below this folder instead of /" },

@@ -43,7 +43,7 @@ typedef struct CtlOptions {
         bool no_pager, no_legend, quiet, help, version;
 
         const char *workflow, *repo, *base, *task, *task_file, *source;
-        const char *states, *run, *reason, *bundle, *root, *file, *directory, *checkpoints, *key, *method, *path, *name, *within, *from;
+        const char *states, *run, *reason, *bundle, *root, *file, *directory, *checkpoints, *key, *method, *path, *name, *within, *from, *by, *since;
         bool follow, all, hold, blocked, suggest, diff, verify, raw;
         uint64_t limit;
 
@@ -88,6 +88,7 @@ CtlExit ctl_verb_submit(Ctl *ctl);
 CtlExit ctl_verb_run(Ctl *ctl);
 CtlExit ctl_verb_list(Ctl *ctl);
 CtlExit ctl_verb_show(Ctl *ctl);
+CtlExit ctl_verb_cost(Ctl *ctl);
 CtlExit ctl_verb_logs(Ctl *ctl);
 CtlExit ctl_verb_stop(Ctl *ctl);
 CtlExit ctl_verb_release(Ctl *ctl);
@@ -115,7 +116,7 @@ CtlExit ctl_verb_help(Ctl *ctl);
 /* ---- options and help ---- */
 
 typedef enum CtlVerb {
-        VERB_SUBMIT, VERB_RUN, VERB_LIST, VERB_SHOW, VERB_LOGS, VERB_STOP, VERB_RELEASE, VERB_RESULT,
+        VERB_SUBMIT, VERB_RUN, VERB_LIST, VERB_SHOW, VERB_COST, VERB_LOGS, VERB_STOP, VERB_RELEASE, VERB_RESULT,
         VERB_POLICY_CHECK, VERB_POLICY_EXPLAIN, VERB_POLICY_TEST, VERB_POLICY_IMPORT, VERB_POLICY_LOG, VERB_POLICY_ALLOW, VERB_POLICY_DENY, VERB_POLICY_RELOAD,
         VERB_CREDENTIAL_ADD, VERB_CREDENTIAL_LIST, VERB_CREDENTIAL_ROTATE, VERB_CREDENTIAL_REMOVE, VERB_AUDIT_VERIFY,
         VERB_STATUS, VERB_DOCTOR, VERB_HOST_DRAIN, VERB_HOST_UNDRAIN, VERB_VERSION, VERB_HELP,

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 LIB_SRCS += supervisor/ctl/ctl.c \
             supervisor/ctl/ctl-audit.c \
+            supervisor/ctl/ctl-cost.c \
             supervisor/ctl/ctl-credential.c \
             supervisor/ctl/ctl-credential-host.c \
             supervisor/ctl/ctl-doctor.c \

@@ -21,6 +21,9 @@ int ledger_outbox_add(Ledger *l, const char *event, const char *run, const char 
 /* Reads one item by id: 0, LEDGER_E_NOT_FOUND, or negative errno. */
 int ledger_item_read(Ledger *l, const char *id, LedgerItem *ret);
 
+/* Every row as an object (see the head of ledger-query.c), in one array; the caller's. */
+int ledger_query_array(Ledger *l, const char *sql, const DbArg *args, json_t **ret);
+
 /* The columns that ledger_item_from_row() reads; the item is i, its lease (if any) l. */
 #define LEDGER_ITEM_COLUMNS                                                                             \
         "SELECT i.id, i.run, i.state, i.revision, i.attempt, i.max_attempts, i.leases, l.token,"        \

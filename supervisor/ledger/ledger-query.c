@@ -72,7 +72,7 @@ static int row_to_json(DbStmt *s, json_t **ret) {
         return 0;
 }
 
-static int query_array(Ledger *l, const char *sql, const DbArg *args, json_t **ret) {
+int ledger_query_array(Ledger *l, const char *sql, const DbArg *args, json_t **ret) {
         _cleanup_(db_stmt_donep) DbStmt *s = NULL;
         _cleanup_json_ json_t *array = json_array();
         int r;
@@ -136,7 +136,7 @@ int ledger_list(Ledger *l, const char *const *states, const char *after, uint64_
         if (r < 0)
                 return r;
 
-        r = query_array(l,
+        r = ledger_query_array(l,
                         "SELECT i.id, i.state, i.revision, i.reason, i.source, i.requester, i.workflow, i.repository, i.base,"
                         " i.agent, i.stage, i.attempt, i.max_attempts, i.run, i.result_commit, i.created_usec, i.changed_usec,"
                         " substr(i.task, 1, 200) AS task, i.command,"
@@ -183,7 +183,7 @@ int ledger_policies(Ledger *l, const char *item, int64_t attempt, json_t **ret) 
 
         if (!object)
                 return -ENOMEM;
-        r = query_array(l, "SELECT id, egress_digests FROM run WHERE item = ? AND attempt = ? AND egress_digests IS NOT NULL ORDER BY created_usec",
+        r = ledger_query_array(l, "SELECT id, egress_digests FROM run WHERE item = ? AND attempt = ? AND egress_digests IS NOT NULL ORDER BY created_usec",
                         DB_ARGS(DB_TEXT(item), DB_INT(attempt)), &rows);
         if (r < 0)
                 return r;
@@ -200,7 +200,7 @@ int ledger_show(Ledger *l, const char *item, json_t **ret) {
         json_t *object, *part;
         int r;
 
-        r = query_array(l,
+        r = ledger_query_array(l,
                         "SELECT i.*, (SELECT coalesce(sum(cost_microusd), 0) FROM usage u WHERE u.item = i.id) AS cost_microusd"
                         " FROM item i WHERE i.id = ?", DB_ARGS(DB_TEXT(item)), &rows);
         if (r < 0)
@@ -211,7 +211,7 @@ int ledger_show(Ledger *l, const char *item, json_t **ret) {
 
         (void) json_object_del(object, "seq");
         for (size_t i = 0; i < ELEMENTSOF(show_parts); i++) {
-                r = query_array(l, show_parts[i].sql, DB_ARGS(DB_TEXT(item)), &part);
+                r = ledger_query_array(l, show_parts[i].sql, DB_ARGS(DB_TEXT(item)), &part);
                 if (r < 0)
                         return r;
                 if (json_object_set_new(object, show_parts[i].key, part) < 0)

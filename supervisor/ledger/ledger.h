@@ -229,5 +229,22 @@ typedef int (*LedgerJsonHandler)(json_t *object, void *userdata); /* borrowed */
 int ledger_list(Ledger *l, const char *const *states, const char *after, uint64_t limit, LedgerJsonHandler handler, void *userdata);
 /* Everything about one item: the row, "runs", "history", "usage", "notes". */
 int ledger_show(Ledger *l, const char *item, json_t **ret);
+
+/* What model calls used, summed up. */
+typedef enum LedgerCostBy {
+        LEDGER_COST_BY_RUN, /* and model: {"attempt", "run", "stage", "provider", "model"} */
+        LEDGER_COST_BY_ITEM, /* {"item", "workflow"} */
+        LEDGER_COST_BY_WORKFLOW,
+        LEDGER_COST_BY_DAY, /* UTC: {"day": "2026-01-31"} */
+        LEDGER_COST_BY_MODEL, /* {"provider", "model"} */
+        _LEDGER_COST_BY_MAX,
+} LedgerCostBy;
+const char *ledger_cost_by_name(LedgerCostBy by); /* "run", "item", … */
+
+/* An array of at most LEDGER_COST_ROWS_MAX objects: what they are about, then "calls" "failed" "estimated" (how many of them) "input_tokens" "output_tokens"
+ * "cache_read_tokens" "cache_write_tokens" "cost_microusd". item NULL: of all items. since: CLOCK_REALTIME. The caller's. */
+int ledger_cost(Ledger *l, LedgerCostBy by, const char *item, uint64_t since_usec, json_t **ret);
+enum { LEDGER_COST_ROWS_MAX = 10000 };
+
 /* Number of items in each state. */
 int ledger_counts(Ledger *l, json_t **ret);
