@@ -184,7 +184,7 @@ int ledger_policies(Ledger *l, const char *item, int64_t attempt, json_t **ret) 
         if (!object)
                 return -ENOMEM;
         r = ledger_query_array(l, "SELECT id, egress_digests FROM run WHERE item = ? AND attempt = ? AND egress_digests IS NOT NULL ORDER BY created_usec",
-                        DB_ARGS(DB_TEXT(item), DB_INT(attempt)), &rows);
+                               DB_ARGS(DB_TEXT(item), DB_INT(attempt)), &rows);
         if (r < 0)
                 return r;
 

@@ -92,6 +92,18 @@ static int on_show(IpcCall *call, json_t *params, void *userdata) {
         return ipc_call_reply(call, an_item(ITEM, "in_review"));
 }
 
+/* Says what it was asked, in the rows. */
+static int on_cost(IpcCall *call, json_t *params, void *userdata) {
+        const char *by = ctl_string(params, "by");
+        json_int_t since = json_integer_value(json_object_get(params, "since_usec"));
+
+        if (strcmp(by, "day") == 0 && since == 0)
+                return ipc_call_reply(call, json_pack("{s:s, s:b, s:[]}", "by", by, "truncated", 0, "rows"));
+        return ipc_call_reply(call, json_pack("{s:s, s:b, s:[{s:s, s:s?, s:i, s:s, s:s, s:s, s:I, s:i, s:i, s:i, s:i, s:i}]}", "by", by, "truncated", 0, "rows",
+                                              "day", "2026-01-31", "item", ctl_string(params, "item"), "attempt", 1, "run", RUN, "stage", "work",
+                                              "model", "m\033[2J", "since", since, "calls", 1200, "failed", 2, "estimated", 1, "input_tokens", 34567, "cost_microusd", 1250000));
+}
+
 static int on_die(sd_event_source *s, uint64_t usec, void *userdata) {
         _exit(0);
 }
@@ -162,6 +174,7 @@ static int on_status(IpcCall *call, json_t *params, void *userdata) {
 static const IpcMethod methods[] = {
         { "io.anchorhold.Manager.Submit", PEER_OTHER, on_submit },   { "io.anchorhold.Manager.List", PEER_OTHER, on_list },
         { "io.anchorhold.Manager.Show", PEER_OTHER, on_show },       { "io.anchorhold.Manager.Follow", PEER_OTHER, on_follow },
+        { "io.anchorhold.Manager.Cost", PEER_OTHER, on_cost },
         { "io.anchorhold.Manager.Logs", PEER_OTHER, on_follow },     { "io.anchorhold.Manager.Result", PEER_OTHER, on_result },
         { "io.anchorhold.Manager.StopAll", PEER_OTHER, on_stop_all }, { "io.anchorhold.Manager.Stop", PEER_OTHER, on_stop },
         { "io.anchorhold.Manager.Hold", PEER_ANCHORD, on_nothing },  { "io.anchorhold.Manager.Status", PEER_OTHER, on_status },
@@ -412,6 +425,28 @@ static void test_exit_codes(void **state) {
         assert_has(fixture.err, "anchorhold-runs.slice");
         assert_int_equal(CTL(S("logs"), S("-f"), S(ITEM)), CTL_FAILED);
         assert_has(fixture.err, "anchord.socket is not running");
+}
+
+static void test_cost(void **state) {
+        assert_int_equal(CTL(S("cost"), S(ITEM)), CTL_OK);
+        assert_has(fixture.out, "ATTEMPT");
+        assert_has(fixture.out, RUN);
+        assert_has(fixture.out, "34,567");
+        assert_has(fixture.out, "$1.25 in 1,200 calls, 1 of them estimated.");
+        assert_null(strchr(fixture.out, 033));
+        assert_int_equal(CTL(S("cost"), S("--by=day"), S("--since=1970-01-02"), S("--json=short")), CTL_OK);
+        assert_has(fixture.out, "\"since\":86400000000");
+        assert_int_equal(CTL(S("cost"), S("--by=day"), S("--since=1970-01-01T00:00:01Z"), S("--no-legend")), CTL_OK);
+        assert_has(fixture.out, "2026-01-31");
+        assert_null(strstr(fixture.out, "DAY"));
+        assert_int_equal(CTL(S("cost"), S("--by=day")), CTL_OK);
+        assert_has(fixture.out, "$0.00 in 0 calls.");
+        assert_int_equal(CTL(S("cost"), S("--since=7d"), S("--by=workflow")), CTL_OK);
+        assert_int_equal(CTL(S("cost"), S("--by=hour")), CTL_USAGE);
+        assert_has(fixture.err, "day or model");
+        assert_int_equal(CTL(S("cost"), S("--since=yesterday")), CTL_USAGE);
+        assert_int_equal(CTL(S("cost"), S("x")), CTL_USAGE);
+        assert_int_equal(CTL(S("list"), S("--by=day")), CTL_USAGE);
 }
 
 static void test_list_and_show(void **state) {
@@ -765,6 +800,7 @@ int main(void) {
                 cmocka_unit_test_setup_teardown(test_submit, setup, teardown),
                 cmocka_unit_test_setup_teardown(test_exit_codes, setup, teardown),
                 cmocka_unit_test_setup_teardown(test_list_and_show, setup, teardown),
+                cmocka_unit_test_setup_teardown(test_cost, setup, teardown),
                 cmocka_unit_test_setup_teardown(test_follow, setup, teardown),
                 cmocka_unit_test_setup_teardown(test_stop, setup, teardown),
                 cmocka_unit_test_setup_teardown(test_progress, setup, teardown),

@@ -573,6 +573,61 @@ static void test_additions(void **state) {
         db_close(db);
 }
 
+static void test_cost(void **state) {
+        _cleanup_(ledger_closep) Ledger *l = fresh();
+        json_t *rows[_LEDGER_COST_BY_MAX + 2] = {};
+        LedgerUsage u = { .provider = "p", .model = "m", .status = 200, .input_tokens = 10, .output_tokens = 1, .cost_microusd = 30 };
+        _cleanup_item_ LedgerItem i = {}, j = {};
+        uint64_t before = time_realtime();
+
+        assert_int_equal(ledger_cost(l, LEDGER_COST_BY_ITEM, NULL, 0, &rows[0]), 0);
+        assert_int_equal(json_array_size(rows[0]), 0);
+        json_decref(rows[0]);
+
+        assert_int_equal(submit(l, "i000000000001", NULL), 0);
+        assert_int_equal(submit(l, "i000000000002", NULL), 0);
+        assert_int_equal(change(l, "i000000000001", ITEM_QUEUED), 0);
+        assert_int_equal(change(l, "i000000000002", ITEM_QUEUED), 0);
+        assert_int_equal(claim(l, "r000000000001", &i), 0);
+        assert_int_equal(claim(l, "r000000000002", &j), 0);
+        assert_int_equal(ledger_add_usage(l, "r000000000001", &u), 0);
+        u.status = 500;
+        u.estimated = true;
+        u.model = "n";
+        assert_int_equal(ledger_add_usage(l, "r000000000001", &u), 0);
+        assert_int_equal(ledger_add_usage(l, "r000000000002", &u), 0);
+
+        for (LedgerCostBy by = 0; by < _LEDGER_COST_BY_MAX; by++) {
+                json_int_t cost = 0, calls = 0, failed = 0;
+
+                assert_int_equal(ledger_cost(l, by, NULL, before, &rows[by]), 0);
+                for (size_t k = 0; k < json_array_size(rows[by]); k++) {
+                        const json_t *row = json_array_get(rows[by], k);
+
+                        cost += json_integer_value(json_object_get(row, "cost_microusd"));
+                        calls += json_integer_value(json_object_get(row, "calls"));
+                        failed += json_integer_value(json_object_get(row, "failed"));
+                }
+                assert_int_equal(cost, 90);
+                assert_int_equal(calls, 3);
+                assert_int_equal(failed, 2);
+        }
+        assert_int_equal(json_array_size(rows[LEDGER_COST_BY_RUN]), 3);
+        assert_int_equal(json_array_size(rows[LEDGER_COST_BY_ITEM]), 2);
+        assert_int_equal(json_array_size(rows[LEDGER_COST_BY_WORKFLOW]), 1);
+        assert_int_equal(json_array_size(rows[LEDGER_COST_BY_DAY]), 1);
+        assert_int_equal(json_array_size(rows[LEDGER_COST_BY_MODEL]), 2);
+        assert_int_equal(strlen(json_string_value(json_object_get(json_array_get(rows[LEDGER_COST_BY_DAY], 0), "day"))), 10);
+
+        assert_int_equal(ledger_cost(l, LEDGER_COST_BY_MODEL, "i000000000002", 0, &rows[_LEDGER_COST_BY_MAX]), 0);
+        assert_int_equal(json_array_size(rows[_LEDGER_COST_BY_MAX]), 1);
+        assert_int_equal(json_integer_value(json_object_get(json_array_get(rows[_LEDGER_COST_BY_MAX], 0), "estimated")), 1);
+        assert_int_equal(ledger_cost(l, LEDGER_COST_BY_DAY, NULL, time_realtime() + 1000000, &rows[_LEDGER_COST_BY_MAX + 1]), 0);
+        assert_int_equal(json_array_size(rows[_LEDGER_COST_BY_MAX + 1]), 0);
+        for (size_t k = 0; k < ELEMENTSOF(rows); k++)
+                json_decref(rows[k]);
+}
+
 static void test_effects(void **state) {
         _cleanup_(ledger_closep) Ledger *l = fresh();
 
@@ -889,6 +944,7 @@ int main(void) {
                 cmocka_unit_test(test_runs_and_usage),
                 cmocka_unit_test(test_older_schema),
                 cmocka_unit_test(test_additions),
+                cmocka_unit_test(test_cost),
                 cmocka_unit_test(test_effects),
                 cmocka_unit_test(test_outbox),
                 cmocka_unit_test(test_recover),
