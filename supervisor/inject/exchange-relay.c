@@ -89,8 +89,8 @@ int exchange_begin_relay(Exchange *x) {
         return 1;
 }
 
-/* Frames what is in `scratch` as the head announced. last: the body is over. */
-static int write_body(Buffer *scratch, bool chunked, bool last, Buffer *out) {
+/* Frames what is in `scratch` as the head announced. last: the body is over, and the trailer's lines follow. */
+static int write_body(Buffer *scratch, bool chunked, bool last, const Buffer *trailer, Buffer *out) {
         char line[32];
         int r = 0;
 
@@ -104,21 +104,48 @@ static int write_body(Buffer *scratch, bool chunked, bool last, Buffer *out) {
                 if (r >= 0 && chunked)
                         r = buffer_append_text(out, "\r\n");
         }
-        if (r >= 0 && chunked && last)
-                r = buffer_append_text(out, "0\r\n\r\n");
+        if (r < 0 || !chunked || !last)
+                return r;
+        if ((r = buffer_append_text(out, "0\r\n")) < 0 || (r = buffer_append(out, buffer_data(trailer), buffer_size(trailer))) < 0)
+                return r;
+        return buffer_append_text(out, "\r\n");
+}
+
+static int append_line(Buffer *out, const char *name, const char *value) {
+        int r;
+
+        if ((r = buffer_append_text(out, name)) < 0 || (r = buffer_append_text(out, ": ")) < 0 || (r = buffer_append_text(out, value)) < 0)
+                return r;
+        return buffer_append_text(out, "\r\n");
+}
+
+static int pass_request_trailer(Exchange *x, Buffer *out, Refusal *ret) {
+        const HttpField *fields;
+        size_t n;
+        int r = 0;
+
+        fields = http_reader_trailers(x->requests, &n);
+        for (size_t i = 0; i < n && r == 0; i++) {
+                r = request_judge_trailer(&x->request, &fields[i], ret);
+                if (r == 0 && http_field_may_trail(fields[i].name))
+                        r = append_line(out, fields[i].name, fields[i].value);
+        }
         return r;
 }
 
 /* A piece of the request's body, or its end. */
 static int pass_request_body(Exchange *x, const uint8_t *data, size_t size, bool last, Refusal *ret) {
         bool chunked = http_reader_head(x->requests)->framing == HTTP_FRAMING_CHUNKED;
-        Buffer scratch = {};
+        Buffer scratch = {}, trailer = {};
         int r;
 
         r = request_feed_body(&x->request, data, size, last, &scratch, ret);
+        if (r == 0 && last)
+                r = pass_request_trailer(x, &trailer, ret);
         if (r == 0)
-                r = write_body(&scratch, chunked, last, &x->to_origin);
+                r = write_body(&scratch, chunked, last, &trailer, &x->to_origin);
         buffer_done(&scratch);
+        buffer_done(&trailer);
         return r;
 }
 
@@ -142,8 +169,9 @@ static int relay_request(Exchange *x) {
                 r = http_reader_feed(x->requests, buffer_data(&x->from_guest), buffer_size(&x->from_guest), &used,
                                      &event, &body, &body_size);
                 if (r < 0) {
-                        log_info("the body of a request for %s is malformed: %s", x->name, http_reader_error(x->requests));
-                        return exchange_refuse(x, 400, "bad-request", http_reader_error(x->requests));
+                        if (r == -ENOMEM)
+                                return r;
+                        return exchange_deny(x, 400, "bad-request", "body", http_reader_error(x->requests));
                 }
                 if (event == HTTP_EVENT_BODY || event == HTTP_EVENT_END) {
                         x->request_over = event == HTTP_EVENT_END;
@@ -163,17 +191,34 @@ static int relay_request(Exchange *x) {
 
 /* ---- response ---- */
 
-static int pass_fields(Exchange *x, const HttpHead *h) {
-        for (size_t i = 0; i < h->n_fields; i++) {
-                int r;
+static int pass_field(Exchange *x, const HttpField *field, Buffer *out) {
+        int r;
 
-                if (!request_passes_field(&x->request, h, h->fields[i].name))
-                        continue;
-                if ((r = request_mask_text(&x->request, h->fields[i].name, &x->to_guest)) < 0 || (r = buffer_append_text(&x->to_guest, ": ")) < 0 ||
-                    (r = request_mask_text(&x->request, h->fields[i].value, &x->to_guest)) < 0 || (r = buffer_append_text(&x->to_guest, "\r\n")) < 0)
-                        return r;
-        }
-        return 0;
+        if ((r = request_mask_text(&x->request, field->name, out)) < 0 || (r = buffer_append_text(out, ": ")) < 0 ||
+            (r = request_mask_text(&x->request, field->value, out)) < 0)
+                return r;
+        return buffer_append_text(out, "\r\n");
+}
+
+static int pass_fields(Exchange *x, const HttpHead *h) {
+        int r = 0;
+
+        for (size_t i = 0; i < h->n_fields && r >= 0; i++)
+                if (request_passes_field(&x->request, h, h->fields[i].name))
+                        r = pass_field(x, &h->fields[i], &x->to_guest);
+        return r;
+}
+
+static int pass_response_trailer(Exchange *x, Buffer *out) {
+        const HttpField *fields;
+        size_t n;
+        int r = 0;
+
+        fields = http_reader_trailers(x->responses, &n);
+        for (size_t i = 0; i < n && r >= 0; i++)
+                if (http_field_may_trail(fields[i].name))
+                        r = pass_field(x, &fields[i], out);
+        return r;
 }
 
 static int pass_status(Exchange *x, const HttpHead *h) {
@@ -213,7 +258,8 @@ static int pass_head(Exchange *x) {
                 return r == REQUEST_E_REFUSED ? exchange_refuse_as(x, &refusal) : r;
         if ((r = pass_status(x, h)) < 0 || (r = pass_fields(x, h)) < 0 || (r = pass_framing(x, h)) < 0)
                 return r;
-        if (!x->guest_keeps_alive || !x->request_over)
+        /* what came before its turn is not read (see finish_request()): its sender should know */
+        if (!x->guest_keeps_alive || !x->request_over || buffer_size(&x->from_guest) > 0)
                 r = buffer_append_text(&x->to_guest, "Connection: close\r\n");
         if (r >= 0)
                 r = buffer_append_text(&x->to_guest, "\r\n");
@@ -222,13 +268,16 @@ static int pass_head(Exchange *x) {
 }
 
 static int pass_response_body(Exchange *x, const uint8_t *data, size_t size, bool last) {
-        Buffer scratch = {};
+        Buffer scratch = {}, trailer = {};
         int r;
 
         r = request_feed_answer(&x->request, data, size, last, &scratch);
+        if (r >= 0 && last)
+                r = pass_response_trailer(x, &trailer);
         if (r >= 0)
-                r = write_body(&scratch, x->body_framed_as_chunks, last, &x->to_guest);
+                r = write_body(&scratch, x->body_framed_as_chunks, last, &trailer, &x->to_guest);
         buffer_done(&scratch);
+        buffer_done(&trailer);
         return r;
 }
 

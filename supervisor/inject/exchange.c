@@ -71,6 +71,8 @@ static const char *status_text(unsigned status) {
                 return "Bad Request";
         case 403:
                 return "Forbidden";
+        case 417:
+                return "Expectation Failed";
         case 421:
                 return "Misdirected Request";
         case 422:

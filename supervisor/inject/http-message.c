@@ -5,7 +5,7 @@
  * each event by HPE_PAUSED from its callbacks. On top of what it refuses by itself, refused are: other
  * versions than the ones below, a Transfer-Encoding that is not exactly "chunked", a field value with a
  * line end or another control character in it, CONNECT, a switch of protocols, and anything
- * above the named maxima. Trailers are read and dropped; they count against the same maxima.
+ * above the named maxima. A trailer's fields have maxima of their own.
  */
 
 #include "inject/http-message.h"
@@ -30,7 +30,11 @@ struct HttpReader {
 
         Buffer text;      /* method, target, reason, names and values, each with a zero byte */
         Span method, target, reason, names[HTTP_FIELDS_MAX], values[HTTP_FIELDS_MAX];
-        size_t n_fields, trailer_bytes;
+        size_t n_fields;
+        Buffer trailer;   /* the same of a trailer's fields; apart, since the head's are pointed to from outside */
+        Span trailer_names[HTTP_TRAILERS_MAX], trailer_values[HTTP_TRAILERS_MAX];
+        HttpField trailers[HTTP_TRAILERS_MAX];
+        size_t n_trailers;
 
         HttpEvent event;
         const uint8_t *body;
@@ -46,30 +50,34 @@ static int http_fail(HttpReader *r, int failure, const char *error) {
         return HPE_USER;
 }
 
+static Buffer *text_of(HttpReader *r) {
+        return r->in_body ? &r->trailer : &r->text;
+}
+
 static int span_add(HttpReader *r, Span *span, const char *at, size_t size) {
+        Buffer *text = text_of(r);
+        size_t have = buffer_size(text);
+
         /* the zero bytes between the texts may have gone beyond the maximum */
-        if (buffer_size(&r->text) > HTTP_HEAD_MAX || size > HTTP_HEAD_MAX - buffer_size(&r->text))
-                return http_fail(r, -EMSGSIZE, "the head is too large");
-        if (buffer_append(&r->text, at, size) < 0)
+        if (have > HTTP_HEAD_MAX || size > HTTP_HEAD_MAX - have)
+                return http_fail(r, -EMSGSIZE, r->in_body ? "the trailer is too large" : "the head is too large");
+        if (buffer_append(text, at, size) < 0)
                 return http_fail(r, -ENOMEM, "out of memory");
-        span->end = buffer_size(&r->text);
+        span->end = buffer_size(text);
         return 0;
 }
 
 /* Closes a text with its zero byte; the next one starts behind it. */
 static int span_close(HttpReader *r, Span *span, Span *next) {
-        if (buffer_append(&r->text, "", 1) < 0)
+        Buffer *text = text_of(r);
+
+        if (buffer_append(text, "", 1) < 0)
                 return http_fail(r, -ENOMEM, "out of memory");
         if (span->end == 0)
                 span->end = span->begin;
         if (next)
-                *next = (Span) { .begin = buffer_size(&r->text) };
+                *next = (Span) { .begin = buffer_size(text) };
         return 0;
-}
-
-static int count_trailer(HttpReader *r, size_t size) {
-        r->trailer_bytes += size;
-        return r->trailer_bytes > HTTP_HEAD_MAX ? http_fail(r, -EMSGSIZE, "the trailer is too large") : 0;
 }
 
 static int on_message_begin(llhttp_t *p) {
@@ -115,47 +123,56 @@ static int on_status_complete(llhttp_t *p) {
         return span_close(r, &r->reason, &r->names[0]);
 }
 
+static Span *name_at(HttpReader *r, size_t i) {
+        return r->in_body ? &r->trailer_names[i] : &r->names[i];
+}
+
+static Span *value_at(HttpReader *r, size_t i) {
+        return r->in_body ? &r->trailer_values[i] : &r->values[i];
+}
+
+static size_t *field_count(HttpReader *r) {
+        return r->in_body ? &r->n_trailers : &r->n_fields;
+}
+
 static int on_field(llhttp_t *p, const char *at, size_t size) {
         HttpReader *r = p->data;
+        size_t n = *field_count(r);
 
-        if (r->in_body)
-                return count_trailer(r, size);
-        if (r->n_fields == HTTP_FIELDS_MAX)
+        if (n == (r->in_body ? HTTP_TRAILERS_MAX : HTTP_FIELDS_MAX))
                 return http_fail(r, -EMSGSIZE, "too many header fields");
-        return span_add(r, &r->names[r->n_fields], at, size);
+        return span_add(r, name_at(r, n), at, size);
 }
 
 static int on_field_complete(llhttp_t *p) {
         HttpReader *r = p->data;
+        size_t n = *field_count(r);
 
-        return r->in_body ? 0 : span_close(r, &r->names[r->n_fields], &r->values[r->n_fields]);
+        return span_close(r, name_at(r, n), value_at(r, n));
 }
 
 static int on_value(llhttp_t *p, const char *at, size_t size) {
         HttpReader *r = p->data;
 
-        if (r->in_body)
-                return count_trailer(r, size);
-        return span_add(r, &r->values[r->n_fields], at, size);
+        return span_add(r, value_at(r, *field_count(r)), at, size);
 }
 
 static int on_value_complete(llhttp_t *p) {
         HttpReader *r = p->data;
-        Span *next;
+        size_t n = (*field_count(r))++;
+        bool more = n + 1 < (r->in_body ? HTTP_TRAILERS_MAX : HTTP_FIELDS_MAX);
 
-        if (r->in_body)
-                return 0;
-        next = r->n_fields + 1 < HTTP_FIELDS_MAX ? &r->names[r->n_fields + 1] : NULL;
-        return span_close(r, &r->values[r->n_fields++], next);
+        return span_close(r, value_at(r, n), more ? name_at(r, n + 1) : NULL);
 }
 
 static const char *span_text(HttpReader *r, Span span) {
-        return (const char *) buffer_data(&r->text) + span.begin;
+        return (const char *) buffer_data(text_of(r)) + span.begin;
 }
 
 /* Cuts blanks off the end of a value (they are no part of it) and looks for what must not be in one. */
 static int value_check(HttpReader *r, Span *span) {
-        char *text = (char *) r->text.data + r->text.begin;
+        Buffer *b = text_of(r);
+        char *text = (char *) b->data + b->begin;
 
         while (span->end > span->begin && (text[span->end - 1] == ' ' || text[span->end - 1] == '\t'))
                 text[--span->end] = 0;
@@ -263,9 +280,23 @@ static int on_body(llhttp_t *p, const char *at, size_t size) {
         return HPE_PAUSED;
 }
 
+static int trailers_build(HttpReader *r) {
+        int rc = 0;
+
+        for (size_t i = 0; i < r->n_trailers && rc == 0; i++) {
+                rc = value_check(r, &r->trailer_values[i]);
+                r->trailers[i] = (HttpField) { span_text(r, r->trailer_names[i]), span_text(r, r->trailer_values[i]) };
+        }
+        return rc;
+}
+
 static int on_message_complete(llhttp_t *p) {
         HttpReader *r = p->data;
+        int rc;
 
+        rc = trailers_build(r);
+        if (rc != 0)
+                return rc;
         r->over = true;
         r->event = HTTP_EVENT_END;
         return HPE_PAUSED;
@@ -276,7 +307,9 @@ static void reader_restart(HttpReader *r) {
         r->parser.data = r;
         buffer_clear(&r->text);
         r->method = r->target = r->reason = r->names[0] = (Span) {};
-        r->n_fields = r->trailer_bytes = 0;
+        buffer_clear(&r->trailer);
+        r->trailer_names[0] = (Span) {};
+        r->n_fields = r->n_trailers = 0;
         r->started = r->in_body = r->over = false;
         r->head = (HttpHead) {};
 }
@@ -312,6 +345,7 @@ HttpReader *http_reader_free(HttpReader *r) {
         if (!r)
                 return NULL;
         buffer_done(&r->text);
+        buffer_done(&r->trailer);
         free(r);
         return NULL;
 }
@@ -377,6 +411,25 @@ int http_reader_eof(HttpReader *r, HttpEvent *ret_event) {
 
 const HttpHead *http_reader_head(const HttpReader *r) {
         return &r->head;
+}
+
+const HttpField *http_reader_trailers(const HttpReader *r, size_t *ret_n) {
+        *ret_n = r->over ? r->n_trailers : 0;
+        return r->trailers;
+}
+
+bool http_field_may_trail(const char *name) {
+        static const char *const never[] = {
+                "connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "content-length", "upgrade", "host",
+                "authorization", "proxy-authorization", "proxy-authenticate", "www-authenticate", "cookie", "set-cookie", "cache-control", "expect",
+                "max-forwards", "pragma", "range", "if-range", "content-encoding", "content-type", "content-range", "location", "age", "expires", "date",
+                "retry-after", "vary", "warning", "alt-svc",
+        };
+
+        for (size_t i = 0; i < ELEMENTSOF(never); i++)
+                if (strcasecmp(name, never[i]) == 0)
+                        return false;
+        return true;
 }
 
 const char *http_reader_error(const HttpReader *r) {

@@ -17,6 +17,7 @@
 enum {
         HTTP_HEAD_MAX = 64 * 1024, /* of names, values and the first line together */
         HTTP_FIELDS_MAX = 128,
+        HTTP_TRAILERS_MAX = 32,
 };
 
 typedef enum HttpKind { HTTP_KIND_REQUEST, HTTP_KIND_RESPONSE } HttpKind;
@@ -74,6 +75,12 @@ int http_reader_eof(HttpReader *r, HttpEvent *ret_event);
 
 /* Borrowed; valid from HTTP_EVENT_HEAD until the first byte of the next message is fed. */
 const HttpHead *http_reader_head(const HttpReader *r);
+
+/* The fields of the trailer (RFC 9110, 6.5) of a chunked message, as they came; valid from HTTP_EVENT_END as long as the head. */
+const HttpField *http_reader_trailers(const HttpReader *r, size_t *ret_n);
+
+/* May this field stand in a trailer? One that frames, routes, authenticates or says how to read the message may not (RFC 9110, 6.5.1). */
+bool http_field_may_trail(const char *name);
 
 /* A static text for the last failure. */
 const char *http_reader_error(const HttpReader *r);

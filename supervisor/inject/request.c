@@ -13,6 +13,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
 #include "egress/agreement.h"
 #include "policy/policy.h"
@@ -134,7 +135,7 @@ static const char *find_reflecting(const HttpHead *h) {
 
 int request_begin(Request *q, const HttpHead *h, Refusal *ret) {
         const SubstitutePlan *plan = &q->plan;
-        const char *reflecting = find_reflecting(h);
+        const char *reflecting = find_reflecting(h), *expected;
 
         q->head = h;
         q->started_usec = time_boottime();
@@ -167,6 +168,8 @@ int request_begin(Request *q, const HttpHead *h, Refusal *ret) {
                 break;
         }
 
+        if (http_head_find(h, "expect", &expected) > 0 && strcasecmp(expected, "100-continue") != 0)
+                return deny(q, 417, "bad-request", "Expect", "Nothing but 100-continue can be expected.", ret);
         if (plan->n_items > 0 && reflecting)
                 return deny(q, 422, "cannot-substitute", reflecting, "A request with a credential cannot ask for parts of an answer, or for itself.", ret);
         begin_metering(q, h);
@@ -322,6 +325,16 @@ int request_feed_body(Request *q, const void *data, size_t size, bool last, Buff
         }
         buffer_done(&scratch);
         return r;
+}
+
+int request_judge_trailer(Request *q, const HttpField *field, Refusal *ret) {
+        const InjectCredential *c = substitute_find_sentinel(q->context->credentials, q->context->n_credentials, field);
+
+        if (c)
+                return misuse(q, c, "trailer", ret);
+        if (agreement_field_overrides(field->name) || substitute_is_auth_field(q->context->credentials, q->context->n_credentials, field->name))
+                return deny(q, 400, "bad-request", "trailer", "A trailer has a field that may stand in a head only.", ret);
+        return 0;
 }
 
 void request_set_sent(Request *q) {

@@ -73,6 +73,9 @@ void request_set_sent(Request *q);
 /* A piece of the body, or its end: what may leave is appended to out. */
 int request_feed_body(Request *q, const void *data, size_t size, bool last, Buffer *out, Refusal *ret);
 
+/* A field of the request's trailer, before the end of its body leaves: a sentinel has no place there. The same outcomes. */
+int request_judge_trailer(Request *q, const HttpField *field, Refusal *ret);
+
 /* The final head of the answer. The same outcomes. */
 int request_begin_answer(Request *q, const HttpHead *head, Refusal *ret);
 /* May this field of an answer's head be passed on? (Framing and what is about one connection is the carrier's.) Of a final head, asked after

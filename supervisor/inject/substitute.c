@@ -146,6 +146,16 @@ static bool is_auth_header(const InjectCredential *c, const char *name) {
         return false;
 }
 
+const InjectCredential *substitute_find_sentinel(const InjectCredential *credentials, size_t n_credentials, const HttpField *field) {
+        for (size_t i = 0; i < n_credentials; i++) {
+                const char *sentinel = credentials[i].source->sentinel;
+
+                if (has_sentinel(field->name, sentinel) || has_sentinel(field->value, sentinel) || has_sentinel_in_basic(field->value, sentinel))
+                        return &credentials[i];
+        }
+        return NULL;
+}
+
 static bool is_replaced(const SubstitutePlan *plan, size_t field) {
         for (size_t i = 0; i < plan->n_items; i++)
                 if (plan->items[i].field == field)
@@ -161,6 +171,16 @@ static bool judge_foreign(const InjectCredential *c, const HttpHead *head, Subst
                         return false;
                 }
         return true;
+}
+
+bool substitute_is_auth_field(const InjectCredential *credentials, size_t n_credentials, const char *name) {
+        for (size_t i = 0; i < ELEMENTSOF(auth_headers); i++)
+                if (agreement_same_field(name, auth_headers[i]))
+                        return true;
+        for (size_t i = 0; i < n_credentials; i++)
+                if (is_auth_header(&credentials[i], name))
+                        return true;
+        return false;
 }
 
 void substitute_plan(const InjectCredential *credentials, size_t n_credentials, const char *host, uint16_t port,

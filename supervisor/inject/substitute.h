@@ -32,6 +32,11 @@ typedef struct SubstitutePlan {
         size_t n_items;
 } SubstitutePlan;
 
+/* Whose sentinel is in this field, wherever in it; NULL: nobody's. */
+const InjectCredential *substitute_find_sentinel(const InjectCredential *credentials, size_t n_credentials, const HttpField *field);
+/* Is this a field that carries a credential, of one of these or of any? */
+bool substitute_is_auth_field(const InjectCredential *credentials, size_t n_credentials, const char *name);
+
 void substitute_plan(const InjectCredential *credentials, size_t n_credentials, const char *host, uint16_t port,
                      const HttpHead *head, SubstitutePlan *ret);
 

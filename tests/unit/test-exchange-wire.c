@@ -58,6 +58,20 @@ static bool origin_answer(World *w, SSL *ssl, ssize_t length) {
                 return origin_send(ssl, "HTTP/1.1 200 " SECRET "\r\nAlt-Svc: h3=\":443\"\r\nSet-Cookie: k=" SECRET "; Path=/\r\n"
                                         "Location: https://h/?k=sk%2Dant-the-real-one-0123\r\nX-Basic: dTpzay1hbnQtdGhlLXJlYWwtb25lLTAxMjM=\r\n"
                                         "Content-Length: 0\r\n\r\n");
+        if (strstr(w->seen, " /v1/trailer"))
+                return origin_send(ssl, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: X-Sum\r\n\r\n"
+                                        "2;ext=1\r\nok\r\n0\r\nX-Sum: 12\r\nX-Key: " SECRET "\r\nSet-Cookie: late=1\r\n\r\n");
+        if (strstr(w->seen, " /v1/chunks")) { /* reads it to its end, and sends back what came with the framing */
+                size_t n = strlen(w->seen) + 2;
+
+                while (!strstr(w->seen + n, "0\r\n") || !strstr(strstr(w->seen + n, "0\r\n"), "\r\n\r\n")) {
+                        int k = SSL_read(ssl, w->seen + strlen(w->seen), (int) (sizeof(w->seen) - 1 - strlen(w->seen)));
+
+                        if (k <= 0)
+                                return false;
+                }
+                return origin_send(ssl, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n4\r\ndefg\r\n0\r\n\r\n");
+        }
         return origin_send(ssl, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
 }
 
@@ -141,6 +155,228 @@ static void test_answer_fields(void **state) {
         play(*state, client_of_fields);
 }
 
+/* ---- framing, strictly ---- */
+
+static const struct {
+        const char *what;
+        const char *text; /* behind it: "Host", and the end of the head, unless it has one */
+        size_t size;
+} broken[] = {
+#define BROKEN(what, text) { what, text, sizeof(text) - 1 }
+#define POST "POST /v1/x HTTP/1.1\r\nHost: " NAME "\r\n" KEY
+#define END "\r\n\r\n"
+        BROKEN("two lengths that differ", POST "Content-Length: 1\r\nContent-Length: 2" END "ab"),
+        BROKEN("two lengths that do not", POST "Content-Length: 1\r\nContent-Length: 1" END "a"),
+        BROKEN("two lengths in one field", POST "Content-Length: 1, 1" END "a"),
+        BROKEN("a signed length", POST "Content-Length: +1" END "a"),
+        BROKEN("a negative length", POST "Content-Length: -1" END),
+        BROKEN("a hexadecimal length", POST "Content-Length: 0x1" END "a"),
+        BROKEN("an empty length", POST "Content-Length: " END),
+        BROKEN("a length of more than 64 bits", POST "Content-Length: 18446744073709551617" END "a"),
+        BROKEN("length and chunks", POST "Content-Length: 3\r\nTransfer-Encoding: chunked" END "0" END),
+        BROKEN("chunks and length", POST "Transfer-Encoding: chunked\r\nContent-Length: 3" END "0" END),
+        BROKEN("another coding", POST "Transfer-Encoding: gzip" END),
+        BROKEN("another coding and chunks", POST "Transfer-Encoding: gzip, chunked" END "0" END),
+        BROKEN("chunks and another coding", POST "Transfer-Encoding: chunked, identity" END "0" END),
+        BROKEN("chunks twice", POST "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked" END "0" END),
+        BROKEN("a disguised coding", POST "Transfer-Encoding: xchunked" END "0" END),
+        BROKEN("a coding with a tab in it", POST "Transfer-Encoding: \x0b" "chunked" END "0" END),
+        BROKEN("a blank before the colon", POST "Transfer-Encoding : chunked" END "0" END),
+        BROKEN("a folded line", POST "X-A: b\r\n c" END),
+        BROKEN("a folded first line", "POST /v1/x HTTP/1.1\r\n Host: x\r\nHost: " NAME END),
+        BROKEN("a bare line feed", "POST /v1/x HTTP/1.1\nHost: " NAME "\r\n" KEY END),
+        BROKEN("a bare line feed behind a field", POST "X-A: b\nX-B: c" END),
+        BROKEN("a bare carriage return", POST "X-A: b\rX-B: c" END),
+        BROKEN("a carriage return at the end", POST "X-A: b\r\r\n\r\n"),
+        BROKEN("a zero byte in a value", POST "X-A: b\0c" END),
+        BROKEN("a zero byte in a name", POST "X-\0A: b" END),
+        BROKEN("another control character", POST "X-A: b\x01" "c" END),
+        BROKEN("a name that is none", POST "X(A): b" END),
+        BROKEN("a field without a colon", POST "X-A" END),
+        BROKEN("a field without a name", POST ": b" END),
+        BROKEN("another version", "POST /v1/x HTTP/1.0\r\nHost: " NAME END),
+        BROKEN("a version that does not exist", "POST /v1/x HTTP/1.2\r\nHost: " NAME END),
+        BROKEN("another protocol", "POST /v1/x RTSP/1.0\r\nHost: " NAME END),
+        BROKEN("no version", "GET /v1/x" END),
+        BROKEN("a method that does not exist", "GETT /v1/x HTTP/1.1\r\nHost: " NAME END),
+        BROKEN("CONNECT", "CONNECT " NAME ":443 HTTP/1.1\r\nHost: " NAME END),
+        BROKEN("an absolute target", "GET https://" NAME "/v1/x HTTP/1.1\r\nHost: " NAME END),
+        BROKEN("a target that is an asterisk", "OPTIONS * HTTP/1.1\r\nHost: " NAME END),
+        BROKEN("a target with a byte beyond ASCII", "GET /v1/\xc3\xa4 HTTP/1.1\r\nHost: " NAME END),
+        BROKEN("the preface of HTTP/2", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"),
+        /* in the body, whose head was good */
+        BROKEN("a chunk's size that is none", POST "Transfer-Encoding: chunked" END "x\r\n"),
+        BROKEN("a chunk's size with a sign", POST "Transfer-Encoding: chunked" END "+1\r\na\r\n0" END),
+        BROKEN("a chunk's size of more than 64 bits", POST "Transfer-Encoding: chunked" END "10000000000000001\r\na\r\n0" END),
+        BROKEN("a chunk that is longer than it says", POST "Transfer-Encoding: chunked" END "1\r\nabc\r\n0" END),
+        BROKEN("a chunk with a bare line feed", POST "Transfer-Encoding: chunked" END "1\na\r\n0" END),
+        BROKEN("a chunk's end with a bare line feed", POST "Transfer-Encoding: chunked" END "1\r\na\n0" END),
+        BROKEN("a trailer with a bare line feed", POST "Transfer-Encoding: chunked" END "0\r\nX-A: b\nX-B: c" END),
+        BROKEN("a trailer with a control character", POST "Transfer-Encoding: chunked" END "0\r\nX-A: b\x01" END),
+        BROKEN("a credential in a trailer", POST "Transfer-Encoding: chunked" END "0\r\nAuthorization: Bearer x" END),
+};
+
+static const char *broken_text;
+static size_t broken_size;
+
+static void client_of_broken(World *w) {
+        SSL *ssl = client_connect(w, NAME);
+        char text[4096] = "";
+
+        EXPECT(ssl);
+        if (!ssl)
+                return;
+        EXPECT(SSL_write(ssl, broken_text, (int) broken_size) > 0);
+        (void) client_await(ssl, "never", text, sizeof(text));
+        EXPECT(strstr(text, "HTTP/1.1 400 "));
+        EXPECT(strstr(text, "\r\nConnection: close\r\n"));
+        EXPECT(SSL_get_shutdown(ssl) & SSL_RECEIVED_SHUTDOWN);
+        SSL_free(ssl);
+        ERR_clear_error();
+}
+
+/* Each is answered with 400 and recorded, and none reaches the origin as a whole. */
+static void test_broken(void **state) {
+        World *w = *state;
+
+        for (size_t i = 0; i < ELEMENTSOF(broken); i++) {
+                broken_text = broken[i].text;
+                broken_size = broken[i].size;
+                buffer_clear(&w->log);
+                notes_free(w->context.notes); /* which aggregates for a while */
+                assert_int_equal(notes_new(&w->context.notes, w->event, w->audit, RUN), 0);
+                play(w, client_of_broken);
+                if (!logged(w, "\"event\":\"conn.deny\""))
+                        fail_msg("%s is not recorded", broken[i].what);
+        }
+}
+
+static void client_of_large_head(World *w) {
+        SSL *ssl = client_connect(w, NAME);
+        char text[4096] = "", line[1000];
+
+        EXPECT(ssl);
+        if (!ssl)
+                return;
+        memset(line, 'x', sizeof(line));
+        memcpy(line, "X-A: ", 5);
+        memcpy(line + sizeof(line) - 2, "\r\n", 2);
+        EXPECT(client_send(ssl, POST));
+        for (int i = 0; i < 70; i++)
+                (void) SSL_write(ssl, line, sizeof(line));
+        (void) client_await(ssl, "never", text, sizeof(text));
+        EXPECT(strstr(text, "HTTP/1.1 431 "));
+        SSL_free(ssl);
+        ERR_clear_error();
+}
+
+static void client_of_many_fields(World *w) {
+        SSL *ssl = client_connect(w, NAME);
+        char text[4096] = "";
+
+        EXPECT(ssl);
+        if (!ssl)
+                return;
+        EXPECT(client_send(ssl, POST));
+        for (int i = 0; i < 130; i++)
+                (void) client_send(ssl, "A: b\r\n");
+        (void) client_await(ssl, "never", text, sizeof(text));
+        EXPECT(strstr(text, "HTTP/1.1 431 "));
+        SSL_free(ssl);
+        ERR_clear_error();
+}
+
+static void test_large_head(void **state) {
+        World *w = *state;
+
+        play(w, client_of_large_head);
+        assert_true(logged(w, "\"reason\":\"head-too-large\""));
+        play(w, client_of_many_fields);
+        assert_int_equal(w->n_accepted, 0);
+}
+
+/* ---- what is carried ---- */
+
+#define CHUNKED(path) "POST " path " HTTP/1.1\r\nHost: " NAME "\r\n" KEY "Transfer-Encoding: chunked\r\n"
+
+CLIENT(client_of_chunks, CHUNKED("/v1/chunks") "Trailer: X-Sum\r\nConnection: close\r\n\r\n3;a=b\r\nxyz\r\n2\r\nuv\r\n0\r\nX-Sum: 5\r\nRange: x\r\n\r\n",
+       EXPECT(strstr(text, "HTTP/1.1 200 "));
+       EXPECT(strstr(text, "Transfer-Encoding: chunked\r\n")); EXPECT(strstr(text, "0\r\n\r\n")); EXPECT(proper);)
+
+static void test_chunks(void **state) {
+        World *w = *state;
+        const char *body;
+
+        play(w, client_of_chunks);
+        body = strstr(w->seen, "Transfer-Encoding: chunked\r\n");
+        assert_non_null(body);
+        assert_null(strstr(w->seen, "a=b"));
+        assert_null(strstr(w->seen, "Trailer:"));
+        assert_null(strstr(w->seen, "Range:")); /* which may not stand in a trailer */
+        assert_non_null(strstr(w->seen, "0\r\nX-Sum: 5\r\n\r\n"));
+}
+
+CLIENT(client_of_trailer, GET("/v1/trailer") KEY "TE: trailers\r\nConnection: close, TE\r\n\r\n",
+       EXPECT(strstr(text, "2\r\nok\r\n0\r\nX-Sum: 12\r\nX-Key: " SENTINEL "\r\n\r\n")); EXPECT(!strstr(text, SECRET)); EXPECT(!strstr(text, "Cookie"));
+       EXPECT(proper);)
+CLIENT(client_of_trailer_misuse, CHUNKED("/v1/chunks") "\r\n0\r\nX-Sum: " SENTINEL "\r\n\r\n", EXPECT(strstr(text, "HTTP/1.1 403 ")); EXPECT(strstr(text, "credential-misuse"));)
+
+static void test_trailers(void **state) {
+        World *w = *state;
+
+        play(w, client_of_trailer);
+        play(w, client_of_trailer_misuse);
+        assert_null(strstr(w->seen, SENTINEL));
+        assert_true(logged(w, "\"event\":\"credential.misuse\""));
+}
+
+/* A client that is done sending still gets its answer. */
+static void client_of_half_close(World *w) {
+        SSL *ssl = client_connect(w, NAME);
+        char text[4096] = "";
+
+        EXPECT(ssl);
+        if (!ssl)
+                return;
+        EXPECT(client_send(ssl, POST "Content-Length: 2\r\n\r\nab"));
+        (void) SSL_shutdown(ssl);
+        (void) shutdown(w->guest_fd, SHUT_WR);
+        (void) client_await(ssl, "never", text, sizeof(text));
+        EXPECT(strstr(text, "HTTP/1.1 200 "));
+        EXPECT(strstr(text, "ok"));
+        EXPECT(SSL_get_shutdown(ssl) & SSL_RECEIVED_SHUTDOWN);
+        SSL_free(ssl);
+        ERR_clear_error();
+}
+
+static void test_half_close(void **state) {
+        play(*state, client_of_half_close);
+}
+
+CLIENT(client_of_expect, POST "Content-Length: 2\r\nExpect: a miracle\r\n\r\nab", EXPECT(strstr(text, "HTTP/1.1 417 "));)
+CLIENT(client_of_refused_expect, POST "Cookie: " SENTINEL "\r\nContent-Length: 2000000\r\nExpect: 100-continue\r\n\r\n",
+       EXPECT(strstr(text, "HTTP/1.1 403 "));
+       EXPECT(!strstr(text, "100 Continue")); EXPECT(proper);)
+/* An offer to switch to something else is not taken, which RFC 9110, 7.8 leaves to the server. */
+CLIENT(client_of_upgrade, GET("/v1/x") KEY "Connection: Upgrade, HTTP2-Settings, close\r\nUpgrade: h2c, foo\r\nHTTP2-Settings: AAMAAABk\r\n\r\n",
+       EXPECT(strstr(text, "HTTP/1.1 200 "));
+       EXPECT(!strcasestr(text, "upgrade")); EXPECT(proper);)
+CLIENT(client_of_pipeline, GET("/v1/a") "\r\n" GET("/v1/b") "\r\n", EXPECT(strstr(text, "HTTP/1.1 200 ")); EXPECT(strstr(text, "Connection: close\r\n"));
+       EXPECT(!strstr(strstr(text, "200 ") + 1, "200 ")); EXPECT(proper);)
+
+static void test_offers(void **state) {
+        World *w = *state;
+
+        play(w, client_of_expect);
+        play(w, client_of_refused_expect);
+        assert_int_equal(w->n_accepted, 0);
+        play(w, client_of_upgrade);
+        assert_null(strcasestr(w->seen, "upgrade"));
+        assert_null(strcasestr(w->seen, "settings"));
+        play(w, client_of_pipeline);
+        assert_null(strstr(w->seen, "/v1/b"));
+}
+
 static int set_up_origin(void **state) {
         int r = set_up(state);
 
@@ -155,6 +391,12 @@ int main(void) {
                 TEST(test_encoded),
                 TEST(test_parts),
                 TEST(test_answer_fields),
+                TEST(test_broken),
+                TEST(test_large_head),
+                TEST(test_chunks),
+                TEST(test_trailers),
+                TEST(test_half_close),
+                TEST(test_offers),
         };
 
         return cmocka_run_group_tests(tests, enter_own_world, NULL);
