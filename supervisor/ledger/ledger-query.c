@@ -26,16 +26,16 @@ static bool holds_json(const char *column) {
 static int column_to_json(DbStmt *s, int i, json_t *object) {
         const char *name = db_column_name(s, i), *text;
         size_t length = strlen(name);
+        bool is_time = length > 5 && strcmp(name + length - 5, "_usec") == 0;
         char key[64], when[TIME_TEXT_SIZE];
         json_t *value = NULL;
         int r;
 
-        (void) snprintf(key, sizeof(key), "%s", name);
+        (void) snprintf(key, sizeof(key), "%.*s", (int) (is_time ? length - 5 : length), name);
 
         if (db_column_is_null(s, i))
                 value = json_null();
-        else if (length > 5 && length < sizeof(key) && strcmp(name + length - 5, "_usec") == 0) {
-                key[length - 5] = 0;
+        else if (is_time) {
                 text_time((uint64_t) db_column_int(s, i), when);
                 value = json_string(when);
         } else if (db_column_is_int(s, i))

@@ -495,6 +495,9 @@ static void test_runs_and_usage(void **state) {
         assert_int_equal(ledger_show(l, i.id, &show), 0);
         assert_int_equal(json_integer_value(json_object_get(show, "cost_microusd")), 60);
         assert_int_equal(json_array_size(json_object_get(show, "runs")), 2);
+        /* a time has one name, whether it has come or not */
+        assert_true(json_is_null(json_object_get(json_array_get(json_object_get(show, "runs"), 1), "released")));
+        assert_null(json_object_get(json_array_get(json_object_get(show, "runs"), 1), "released_usec"));
         assert_int_equal(json_array_size(json_object_get(show, "history")), 3);
         assert_int_equal(json_array_size(json_object_get(show, "notes")), 1);
         assert_string_equal(json_string_value(json_object_get(show, "run")), "r000000000002");
