@@ -138,6 +138,7 @@ void flow_begin_verify(Flow *f) {
         f->stage = STAGE_VERIFY;
         f->unclean = false;
         f->egress_digest[0] = 0;
+        f->event_bytes = 0;
         reason = flow_prepare(f);
         if (reason) {
                 flow_set_state(f, FLOW_AUDITING);

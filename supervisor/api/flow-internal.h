@@ -33,6 +33,7 @@ struct Flow {
 
         json_t *spec, *vm_spec;         /* owned; NULL for the import */
         uint64_t run_s, output_bytes, bundle_bytes;
+        uint64_t event_bytes;           /* what the run under way told beside its output, as long as this process knows it */
         bool has_verify;
         bool tcg, tcg_fallback;
         char accel_reason[160];

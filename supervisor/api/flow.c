@@ -103,6 +103,11 @@ uint64_t flow_limit_bundle(const Flow *f) {
         return f->bundle_bytes;
 }
 
+uint64_t flow_count_events(Flow *f, uint64_t bytes) {
+        f->event_bytes += bytes;
+        return f->event_bytes;
+}
+
 static bool is_live(const Flow *f) {
         return f->state == FLOW_STARTING || f->state == FLOW_ACTIVE;
 }

@@ -182,6 +182,8 @@ json_t *flow_vm_spec(const Flow *f); /* the same */
 const char *flow_base(const Flow *f);
 uint64_t flow_limit_output(const Flow *f);
 uint64_t flow_limit_bundle(const Flow *f);
+/* What this run told beside its output, with these bytes. */
+uint64_t flow_count_events(Flow *f, uint64_t bytes);
 /* May this run's units call? */
 bool flow_accepts_run(const Flow *f);
 bool flow_accepts_import(const Flow *f);

@@ -16,7 +16,6 @@
 
 enum {
         LIST_DEFAULT = 1000,
-        LIST_PAGE = 500,
         STOP_ALL_WAIT_USEC = 15 * 1000 * 1000,
 };
 
@@ -348,12 +347,15 @@ static int on_stop_all(IpcCall *call, json_t *params, void *userdata) {
 }
 
 static int on_hold(IpcCall *call, json_t *params, void *userdata) {
+        const char *reason = operator_get(params, "reason");
         json_t *on = json_object_get(params, "on");
         int r;
 
         if (!json_is_boolean(on))
                 return operator_bad_input(call, "/on", "not a boolean");
-        r = set_hold(userdata, call, json_is_true(on), operator_get(params, "reason"));
+        if (reason && strlen(reason) > OPERATOR_REASON_MAX)
+                return operator_bad_input(call, "/reason", "too long");
+        r = set_hold(userdata, call, json_is_true(on), reason);
         return r < 0 ? r : ipc_call_reply(call, NULL);
 }
 

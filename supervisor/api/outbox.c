@@ -7,16 +7,23 @@
  * out and everything that is still in the ledger is sent again after a second; what auditd had stored all the
  * same carries the same "key". Nothing is ever dropped: with auditd gone, leases wait (flow.c) and
  * submissions end at OUTBOX_MAX.
+ *
+ * So nothing may be sent that auditd would refuse each time: it would hold up every lease for good. What a run said of itself may be
+ * larger than a record; the record then has its digest and its size, and the ledger has all of it.
  */
 
 #include <errno.h>
 #include <string.h>
 
 #include "api/manager-internal.h"
+#include "audit/audit-api.h"
 #include "util/json.h"
 #include "util/log.h"
 
-enum { SCAN_MAX = 256 }; /* events looked at for one that may be sent; the rest has its turn when those are gone */
+enum {
+        SCAN_MAX = 256, /* events looked at for one that may be sent; the rest has its turn when those are gone */
+        MEMBER_MAX = 4096,
+};
 
 bool outbox_is_empty(Manager *m) {
         int64_t n = 1;
@@ -85,11 +92,69 @@ static bool must_wait(Manager *m, const LedgerEvent *e, OutboxFlight **ret_free)
         return !*ret_free;
 }
 
+/* ---- what fits into a record ---- */
+
+/* {"bytes": N, "sha256": "…"} of the canonical text; the caller's, NULL without memory. */
+static json_t *digest_of(const json_t *j) {
+        _cleanup_free_ char *text = json_canonical(j);
+        char digest[HEX_SHA256_SIZE];
+
+        if (!text || json_digest(j, digest) < 0)
+                return NULL;
+        return json_pack("{s:I, s:s}", "bytes", (json_int_t) strlen(text), "sha256", digest);
+}
+
+static int fits(const json_t *j, size_t max, bool *ret) {
+        _cleanup_free_ char *text = json_canonical(j);
+
+        if (!text)
+                return -ENOMEM;
+        *ret = strlen(text) <= max;
+        return 0;
+}
+
+/* Each member that is too much gives way to its digest; if there are too many, all of them do, but for the key. */
+static int shorten(json_t **data) {
+        _cleanup_json_ json_t *whole = NULL;
+        const char *key;
+        json_t *value;
+        bool fine;
+        void *next;
+        int r;
+
+        r = fits(*data, AUDIT_DATA_MAX, &fine);
+        if (r < 0 || fine)
+                return r;
+
+        whole = digest_of(*data);
+        if (!whole || json_object_set(whole, "key", json_object_get(*data, "key")) < 0)
+                return -ENOMEM;
+        json_object_foreach_safe(*data, next, key, value) {
+                r = fits(value, MEMBER_MAX, &fine);
+                if (r < 0)
+                        return r;
+                if (!fine && json_object_set_new(*data, key, digest_of(value)) < 0)
+                        return -ENOMEM;
+        }
+
+        r = fits(*data, AUDIT_DATA_MAX, &fine);
+        if (r < 0 || fine)
+                return r;
+        json_decref(*data);
+        *data = TAKE_PTR(whole);
+        return 0;
+}
+
 static int send_event(Manager *m, const LedgerEvent *e, OutboxFlight *flight) {
         json_t *data = NULL;
         int r;
 
         r = json_parse(e->data, strlen(e->data), &data, NULL);
+        if (r >= 0) {
+                r = shorten(&data);
+                if (r < 0)
+                        json_decref(data);
+        }
         if (r < 0)
                 return manager_fatal(m, r, "read an event of the audit outbox");
 

@@ -18,6 +18,9 @@ enum {
         OUTPUT_CALL_MAX = 48 * 1024 * 4, /* 48 KiB, each byte escaped */
         REASON_MAX = 4096,
         FACTS_MAX = 256 * 1024,
+        FACTS_DEPTH_MAX = 32,              /* varlink carries four times that, and facts are shown within something else */
+        EVENTS_MAX_BYTES = 8 * 1024 * 1024, /* of one run */
+        EVENT_COST = 1024,                 /* of each beside its data: rows, lines, records */
 };
 
 static Flow *find_flow(Manager *m, IpcCall *call) {
@@ -33,6 +36,35 @@ static char *bounded(const char *s, size_t max) {
         size_t n = s ? strlen(s) : 0;
 
         return text_escape(s ?: "", n < max ? n : max, true);
+}
+
+static bool is_shallow(const json_t *j, unsigned depth) {
+        const char *key;
+        json_t *value;
+        size_t i;
+
+        if (depth == 0)
+                return false;
+        json_array_foreach(j, i, value)
+                if (!is_shallow(value, depth - 1))
+                        return false;
+        json_object_foreach((json_t *) j, key, value)
+                if (!is_shallow(value, depth - 1))
+                        return false;
+        return true;
+}
+
+/* Its size as canonical JSON in *ret_size, or -EFBIG: more than is kept. */
+static int measure_facts(const json_t *facts, size_t *ret_size) {
+        _cleanup_free_ char *text = NULL;
+
+        if (!is_shallow(facts, FACTS_DEPTH_MAX))
+                return -EFBIG;
+        text = json_canonical(facts);
+        if (!text)
+                return -ENOMEM;
+        *ret_size = strlen(text);
+        return *ret_size > FACTS_MAX ? -EFBIG : 0;
 }
 
 static const char *get(json_t *params, const char *key) {
@@ -122,7 +154,8 @@ static json_t *step_event(Flow *f, const char *phase, json_t *data) {
                          "status", json_object_get(data, "status"), "reason", get(data, "reason"));
 }
 
-static int record_boot(Manager *m, Flow *f, const char *kind, const char *text, json_t *data) {
+static int record_boot(Manager *m, Flow *f, const char *kind, const char *text) {
+        _cleanup_json_ json_t *data = NULL;
         int r;
 
         if (strcmp(kind, "booting") == 0)
@@ -130,9 +163,21 @@ static int record_boot(Manager *m, Flow *f, const char *kind, const char *text, 
         if (strcmp(kind, "boot-retry") != 0)
                 return 0;
 
+        data = json_pack("{s:s}", "reason", text);
+        if (!data)
+                return -ENOMEM;
         r = ledger_outbox_put(m->ledger, "run.boot_retry", flow_run(f), flow_item(f), NULL, data);
         outbox_kick(m);
         return r;
+}
+
+/* As with output: over the limit it is said once, and the rest is dropped. */
+static bool may_tell(Manager *m, Flow *f, size_t size) {
+        uint64_t told = flow_count_events(f, size + EVENT_COST);
+
+        if (told > EVENTS_MAX_BYTES && told - size - EVENT_COST <= EVENTS_MAX_BYTES)
+                manager_note(m, flow_item(f), flow_run(f), "event.limit", "the run told of more than is kept; the rest is not");
+        return told <= EVENTS_MAX_BYTES;
 }
 
 static int on_event(IpcCall *call, json_t *params, void *userdata) {
@@ -140,7 +185,8 @@ static int on_event(IpcCall *call, json_t *params, void *userdata) {
         Flow *f = find_flow(m, call);
         const char *kind = get(params, "kind");
         json_t *data = json_object_get(params, "data");
-        _cleanup_free_ char *text = NULL, *all = NULL;
+        _cleanup_free_ char *text = NULL;
+        size_t size = 0;
         int r;
 
         if (!f || !flow_accepts_run(f))
@@ -150,11 +196,13 @@ static int on_event(IpcCall *call, json_t *params, void *userdata) {
         if (!json_is_object(data))
                 return bad_input(call, "/data", "not an object");
 
-        all = json_canonical(data);
-        if (!all)
-                return -ENOMEM;
-        if (strlen(all) > FACTS_MAX)
+        r = measure_facts(data, &size);
+        if (r == -EFBIG)
                 return bad_input(call, "/data", "too large");
+        if (r < 0)
+                return r;
+        if (!may_tell(m, f, size))
+                return ipc_call_reply(call, NULL);
 
         if (strcmp(kind, "step-started") == 0 || strcmp(kind, "step-finished") == 0)
                 manager_event(m, flow_item(f), "step", step_event(f, kind + strlen("step-"), data));
@@ -162,7 +210,7 @@ static int on_event(IpcCall *call, json_t *params, void *userdata) {
                 text = bounded(get(data, "text") ?: get(data, "reason") ?: kind, REASON_MAX);
                 if (!text)
                         return -ENOMEM;
-                r = record_boot(m, f, kind, text, data);
+                r = record_boot(m, f, kind, text);
                 if (r < 0)
                         return manager_fatal(m, r, "record a boot");
                 /* trouble stays in the ledger, the rest is only part of the story */
@@ -327,6 +375,8 @@ static void on_bundle_stored(int r, void *userdata) {
 static int ending_new(Manager *m, Flow *f, IpcCall *call, json_t *params, Ending **ret) {
         _cleanup_(ending_freep) Ending *e = NULL;
         json_t *facts = json_object_get(params, "facts");
+        size_t size;
+        int r;
 
         e = calloc(1, sizeof(*e));
         if (!e)
@@ -339,11 +389,10 @@ static int ending_new(Manager *m, Flow *f, IpcCall *call, json_t *params, Ending
                 return -ENOMEM;
 
         if (json_is_object(facts)) {
-                _cleanup_free_ char *text = json_canonical(facts);
-
-                if (!text)
-                        return -ENOMEM;
-                if (strlen(text) <= FACTS_MAX)
+                r = measure_facts(facts, &size);
+                if (r == -ENOMEM)
+                        return r;
+                if (r >= 0)
                         e->facts = json_incref(facts);
         }
 

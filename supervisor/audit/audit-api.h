@@ -12,3 +12,6 @@
 #define AUDIT_PUBLIC_KEY "checkpoint-key.pub.pem"
 #define AUDIT_PRIVATE_KEY "checkpoint-key.pem"
 #define AUDIT_OUTBOX "outbox.db"
+
+/* Bytes of an event's data, as canonical JSON. */
+#define AUDIT_DATA_MAX ((size_t) 48 * 1024)

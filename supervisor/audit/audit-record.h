@@ -7,11 +7,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "audit/audit-api.h"
 #include "util/cleanup.h"
 
 enum {
         AUDIT_HASH_SIZE = 32,
-        AUDIT_DATA_MAX = 48 * 1024,       /* canonical JSON of an event's data */
         AUDIT_VALUE_MAX = 64 * 1024,      /* any one field */
         AUDIT_RECORD_MAX = 128 * 1024,    /* the whole text form */
 };

@@ -32,6 +32,8 @@ typedef struct World {
         IpcClient *operator, * run_client;
         const char *egress_refuses;   /* reason, or NULL */
         bool audit_refuses, ping_refused;
+        bool audit_found_large;       /* auditd was sent more than it takes, and refused it */
+        json_t *finished;             /* owned; data of the last run.finished */
         unsigned n_registered, n_released, n_early;
         char *audited;                /* owned; "EVENT STATE\n"… */
         char as_run[ID_LENGTH + 1];
@@ -74,11 +76,22 @@ static inline int on_release(IpcCall *call, json_t *params, void *userdata) {
 
 static inline int on_append(IpcCall *call, json_t *params, void *userdata) {
         World *w = userdata;
-        const char *state = json_string_value(json_object_get(json_object_get(params, "data"), "to"));
+        json_t *data = json_object_get(params, "data");
+        const char *state = json_string_value(json_object_get(data, "to"));
+        _cleanup_free_ char *text = json_canonical(data);
         char *more;
 
         if (w->audit_refuses)
                 return ipc_call_refuse(call, "Unavailable", "the disk is full");
+        assert_non_null(text);
+        if (strlen(text) > AUDIT_DATA_MAX) {
+                w->audit_found_large = true;
+                return ipc_call_refuse(call, "BadInput", "The data is too large.");
+        }
+        if (strcmp(json_string_value(json_object_get(params, "event")), "run.finished") == 0) {
+                json_decref(w->finished);
+                w->finished = json_incref(data);
+        }
         assert_true(asprintf(&more, "%s%s %s\n", w->audited ?: "", json_string_value(json_object_get(params, "event")), state ?: "") > 0);
         free(w->audited);
         w->audited = more;
@@ -352,6 +365,7 @@ static inline int tear_down(void **state) {
         fake_systemd_stop(&w->systemd);
         sd_event_unref(w->event);
         free(w->audited);
+        json_decref(w->finished);
         free(w);
         return 0;
 }
