@@ -112,11 +112,8 @@ static inline int fence_is_test(__be16 port) {
         return port == (__be16) __builtin_bswap16(FENCE_TEST_PORT) || port == (__be16) __builtin_bswap16(FENCE_OTHER_TEST_PORT);
 }
 
-static inline int fence_never_v4(const __u8 a[4]) {
+static inline int fence_metadata_v4(const __u8 a[4]) {
         switch (a[0]) {
-        case 0:
-        case 127:
-                return 1;
         case 169: /* link-local, with the metadata services of nearly everybody: .169.254, .170.2, .170.23 */
                 return a[1] == 254;
         case 100: /* Alibaba Cloud metadata */
@@ -126,8 +123,20 @@ static inline int fence_never_v4(const __u8 a[4]) {
         case 192: /* Oracle Cloud's older metadata address; Equinix Metal's */
                 return (a[1] == 0 && a[2] == 0 && a[3] == 192) || (a[1] == 80 && a[2] == 8 && a[3] == 124);
         default:
-                return a[0] >= 224;
+                return 0;
         }
+}
+
+static inline int fence_never_v4(const __u8 a[4]) {
+        return a[0] == 0 || a[0] == 127 || a[0] >= 224 || fence_metadata_v4(a);
+}
+
+/* Behind a local-use NAT64 prefix (64:ff9b:1::/48) the address may lie in four places, for the operator chooses how long the prefix is
+ * (RFC 6052, 2.2; byte 8 is always zero). Those that are none hold anything: only what is nobody's by chance counts there. */
+static inline int fence_metadata_nat64(const __u8 a[16]) {
+        __u8 behind_48[4] = { a[6], a[7], a[9], a[10] }, behind_56[4] = { a[7], a[9], a[10], a[11] };
+
+        return a[4] == 0 && a[5] == 1 && (fence_metadata_v4(behind_48) || fence_metadata_v4(behind_56) || fence_metadata_v4(a + 9));
 }
 
 /* The unique local addresses at which clouds answer: the whole prefix that each has taken. */
@@ -158,6 +167,9 @@ static inline int fence_never(const __u8 a[16]) {
         for (i = 0; i < 10; i++)
                 zeros += a[i] == 0;
 
+        /* IPv4-translated (RFC 2765): eight zeros, ffff, and two more */
+        if (zeros == 8 && a[8] == 0xff && a[9] == 0xff && a[10] == 0 && a[11] == 0)
+                return fence_never_v4(a + 12);
         if (zeros == 10 && a[10] == 0xff && a[11] == 0xff)
                 return fence_never_v4(a + 12);
         if (zeros == 10 && a[10] == 0 && a[11] == 0)
@@ -168,7 +180,7 @@ static inline int fence_never(const __u8 a[16]) {
                 return 1;
 
         if (a[0] == 0x00 && a[1] == 0x64 && a[2] == 0xff && a[3] == 0x9b)
-                return fence_never_v4(a + 12);
+                return fence_never_v4(a + 12) || fence_metadata_nat64(a);
         if (a[0] == 0x20 && a[1] == 0x02)
                 return fence_never_v4(a + 2);
         if (a[0] == 0x20 && a[1] == 0x01 && a[2] == 0x00 && a[3] == 0x00) {
