@@ -14,6 +14,8 @@
 #include "util/json.h"
 #include "util/text.h"
 
+enum { LIST_PAGE = 500 };
+
 /* What a person still has to do with, or the host. */
 static const char *const live_states[] = {
         "submitted", "queued", "leased", "running", "waiting", "verifying", "in_review", "approved", "authorized",
@@ -139,9 +141,27 @@ static void list_legend(Ctl *ctl, const json_t *items) {
                 (void) fprintf(ctl->out, "No run starts: %s.\n", safe);
 }
 
+/* All of them, or as many as are wanted: anchord is asked for one page after the other. */
+static CtlExit list_items(Ctl *ctl, json_t *states, json_t *items) {
+        for (;;) {
+                size_t n = json_array_size(items), page = LIST_PAGE;
+                const char *last = n > 0 ? ctl_string(json_array_get(items, n - 1), "id") : NULL;
+                CtlExit r;
+
+                if (ctl->o.limit > 0 && ctl->o.limit - n < page)
+                        page = ctl->o.limit - n;
+                r = ctl_call_more(ctl, "list", "List", json_pack("{s:O*, s:I, s:s*}", "states", states, "limit", (json_int_t) page, "after", last),
+                                  list_on_item, items);
+                if (r != CTL_OK)
+                        return r;
+                if (json_array_size(items) < n + page || (ctl->o.limit > 0 && json_array_size(items) >= ctl->o.limit))
+                        return CTL_OK;
+        }
+}
+
 CtlExit ctl_verb_list(Ctl *ctl) {
         static const char *const titles[] = { "ITEM", "STATE", "WORKFLOW", "SUBMITTED", "COST", "TASK", NULL };
-        _cleanup_json_ json_t *items = json_array(), *states = NULL, *params = json_object();
+        _cleanup_json_ json_t *items = json_array(), *states = NULL;
         _cleanup_(table_freep) Table *t = NULL;
         json_t *item;
         size_t i;
@@ -150,12 +170,7 @@ CtlExit ctl_verb_list(Ctl *ctl) {
         r = wanted_states(ctl, &states);
         if (r != CTL_OK)
                 return r;
-        if (states)
-                (void) json_object_set(params, "states", states);
-        if (ctl->o.limit > 0)
-                (void) json_object_set_new(params, "limit", json_integer((json_int_t) ctl->o.limit));
-
-        r = ctl_call_more(ctl, "list", "List", json_incref(params), list_on_item, items);
+        r = list_items(ctl, states, items);
         if (r != CTL_OK)
                 return r;
         if (ctl->o.json != CTL_JSON_OFF)

@@ -79,7 +79,27 @@ static json_t *an_item(const char *id, const char *state) {
                          "history", "time", "2026-01-31T12:00:00.000Z", "to", state, "actor", "anchord.service");
 }
 
+enum { MANY = 1200 };
+
+/* A page of many items, the numbers of which are their ids. */
+static int list_many(IpcCall *call, json_t *params) {
+        const char *after = ctl_string(params, "after");
+        unsigned first = after ? (unsigned) atoi(after + 1) : 0, n = (unsigned) json_integer_value(json_object_get(params, "limit"));
+        char id[16];
+
+        if (n == 0 || n > 1000 || first >= MANY)
+                return ipc_call_reply(call, NULL);
+        for (unsigned i = first + 1; i < first + n && i < MANY; i++) {
+                (void) snprintf(id, sizeof(id), "i%012u", i);
+                (void) ipc_call_notify(call, an_item(id, "merged"));
+        }
+        (void) snprintf(id, sizeof(id), "i%012u", first + n < MANY ? first + n : MANY);
+        return ipc_call_reply(call, an_item(id, "merged"));
+}
+
 static int on_list(IpcCall *call, json_t *params, void *userdata) {
+        if (strcmp(json_string_value(json_array_get(json_object_get(params, "states"), 0)) ?: "", "merged") == 0)
+                return list_many(call, params);
         if (json_array_size(json_object_get(params, "states")) == 1)
                 return ipc_call_reply(call, NULL);
         (void) ipc_call_notify(call, an_item(ITEM, "running"));
@@ -459,6 +479,15 @@ static void test_list_and_show(void **state) {
         assert_null(strstr(fixture.out, "WORKFLOW"));
         assert_int_equal(CTL(S("list"), S("--state=queued"), S("-j")), CTL_OK);
         assert_string_equal(fixture.out, "[]\n");
+
+        /* more than anchord tells at once */
+        assert_int_equal(CTL(S("list"), S("--state=merged")), CTL_OK);
+        assert_has(fixture.out, "i000000000001  merged");
+        assert_has(fixture.out, "i000000001200  merged");
+        assert_has(fixture.out, "1200 items listed.");
+        assert_int_equal(CTL(S("list"), S("--state=merged"), S("--limit=700")), CTL_OK);
+        assert_null(strstr(fixture.out, "i000000000701"));
+        assert_has(fixture.out, "700 items listed.");
 
         assert_int_equal(CTL(S("show"), S(ITEM)), CTL_OK);
         assert_has(fixture.out, ITEM " in_review\n");
