@@ -248,6 +248,15 @@ int agent_view_push(AgentView *v, const void *data, size_t size) {
         return 0;
 }
 
+int agent_view_end(AgentView *v) {
+        int r;
+
+        r = view_line(v);
+        v->line.n = 0;
+        v->too_long = false;
+        return r;
+}
+
 char *agent_view_take(AgentView *v) {
         char *text = v->out.n > 0 ? v->out.data : NULL;
 

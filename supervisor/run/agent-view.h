@@ -18,5 +18,8 @@ DEFINE_CLEANUP(AgentView *, agent_view_free)
 /* Takes the next bytes; each line that is complete by then adds what the rules say to the view's text. */
 int agent_view_push(AgentView *v, const void *data, size_t size);
 
+/* There will be no more: what came behind the last line's end counts as a line. Negative errno. */
+int agent_view_end(AgentView *v);
+
 /* The text so far, the caller's from now on; NULL if there is none. */
 char *agent_view_take(AgentView *v);

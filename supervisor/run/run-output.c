@@ -15,6 +15,7 @@
 
 #include "run/agent-view.h"
 #include "run/run-text.h"
+#include "util/log.h"
 
 enum { CALL_MAX = 48 * 1024 };
 
@@ -199,6 +200,8 @@ int run_output_push(RunOutput *o, GuestStream *stream, ChannelType type, const u
 }
 
 void run_output_finish(RunOutput *o) {
+        if (o->view && agent_view_end(o->view) < 0)
+                log_warning("the agent's last line is not shown: out of memory"); /* it is kept as it came */
         o->stream = NULL;
         o->finishing = true;
         output_next(o);
