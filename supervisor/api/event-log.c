@@ -4,7 +4,8 @@
  * The file is the only truth: opening reads it once from the start for the next sequence number, the
  * last state, and how much output each run has written. Lines are whole or absent: a line is written
  * by one write(), and what has no newline at its end is cut off at opening. Output is not fsynced line by
- * line, since it is no evidence (that is in the audit log); the end of a run syncs it.
+ * line, since it is no evidence (that is in the audit log); the end of a run syncs it. A host that lost power may therefore
+ * have left anything behind the last sync, zeros for example: the story ends there, and goes on.
  */
 
 #include <errno.h>
@@ -63,6 +64,7 @@ static void account(EventLog *l, const json_t *event, size_t size) {
 static int replay(EventLog *l) {
         _cleanup_(event_reader_done) EventReader reader = { .fd = -1 };
         uint64_t before = 0;
+        bool cut = false;
         int fd, r;
 
         fd = fcntl(l->fd, F_DUPFD_CLOEXEC, 3);
@@ -74,6 +76,11 @@ static int replay(EventLog *l) {
                 _cleanup_json_ json_t *event = NULL;
 
                 r = event_reader_next(&reader, &event);
+                if (r == -EINVAL || r == -EUCLEAN || (r > 0 && !json_is_object(event))) {
+                        reader.offset = before;
+                        cut = true;
+                        break;
+                }
                 if (r < 0)
                         return r;
                 if (r == 0)
@@ -82,7 +89,9 @@ static int replay(EventLog *l) {
                 before = reader.offset;
         }
 
-        return ftruncate(l->fd, (off_t) reader.offset) < 0 ? -errno : 0;
+        if (ftruncate(l->fd, (off_t) reader.offset) < 0)
+                return -errno;
+        return cut ? EVENT_LOG_E_CUT : 0;
 }
 
 int event_log_open(EventLog **ret, int dir_fd, const char *name) {
@@ -102,7 +111,7 @@ int event_log_open(EventLog **ret, int dir_fd, const char *name) {
                 return r;
 
         *ret = TAKE_PTR(l);
-        return 0;
+        return r;
 }
 
 EventLog *event_log_close(EventLog *l) {

@@ -16,7 +16,10 @@ enum { EVENT_LINE_MAX = 512 * 1024 };
 
 typedef struct EventLog EventLog;
 
-/* Takes dir_fd's file `name`; a torn last line (the host died while writing) is cut off. */
+enum { EVENT_LOG_E_CUT = 1 };
+
+/* Takes dir_fd's file `name`; a torn last line (the host died while writing) is cut off. EVENT_LOG_E_CUT: so was something that is no
+ * event, with what was behind it. */
 int event_log_open(EventLog **ret, int dir_fd, const char *name);
 EventLog *event_log_close(EventLog *l);
 DEFINE_CLEANUP(EventLog *, event_log_close)

@@ -88,6 +88,8 @@ static OpenLog *log_open(Manager *m, const char *item, bool at_rest) {
                 free(l);
                 return NULL;
         }
+        if (r == EVENT_LOG_E_CUT)
+                log_warning("%s: its events could not be read to their end; the rest was cut off", item);
 
         (void) snprintf(l->item, sizeof(l->item), "%s", item);
         l->next = m->logs;

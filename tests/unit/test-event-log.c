@@ -131,6 +131,31 @@ static void test_torn(void **state) {
         }
 }
 
+/* What no end of a process leaves, but a loss of power: the log can be used again, and what was before it is there. */
+static void test_no_event(void **state) {
+        static const char *const lines[] = { "\1\1\1\n{\"seq\":7}\n", "[1]\n{\"seq\":7}\n", "{\"seq\":2}\n{\n" };
+
+        for (size_t i = 0; i < ELEMENTSOF(lines); i++) {
+                _cleanup_(event_log_closep) EventLog *l = NULL;
+                char zeros[8] = {};
+                off_t size;
+
+                assert_true(unlinkat(dir_fd, "log", 0) == 0 || errno == ENOENT);
+                l = open_log();
+                output(l, RUN, "one");
+                size = size_of_log();
+                l = event_log_close(l);
+                if (i == 0)
+                        add_raw(zeros, sizeof(zeros));
+                add_raw(lines[i], strlen(lines[i]));
+                assert_int_equal(event_log_open(&l, dir_fd, "log"), EVENT_LOG_E_CUT);
+                assert_int_equal(size_of_log(), size + (i == 2 ? 10 : 0));
+                output(l, RUN, "two");
+                l = event_log_close(l);
+                l = open_log(); /* in order */
+        }
+}
+
 static void test_reader_waits_for_the_end_of_a_line(void **state) {
         _cleanup_(event_reader_done) EventReader r = {};
         static char big[100 * 1024];
@@ -235,6 +260,7 @@ static void test_symlink(void **state) {
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test_setup_teardown(test_append_and_reopen, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_no_event, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_torn, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_reader_waits_for_the_end_of_a_line, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_limits, set_up, tear_down),
