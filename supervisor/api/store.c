@@ -120,12 +120,6 @@ int store_open_file(Store *s, const char *item, const char *name) {
         return fd < 0 ? -errno : fd;
 }
 
-bool store_has_file(Store *s, const char *item, const char *name) {
-        _cleanup_fd_ int fd = store_open_file(s, item, name);
-
-        return fd >= 0;
-}
-
 static int remove_all(int root_fd, const char *item) {
         _cleanup_dir_ DIR *dir = NULL;
         struct dirent *entry;

@@ -34,7 +34,6 @@ DEFINE_CLEANUP(Store *, store_free)
 int store_open_item(Store *s, const char *item, bool make);
 /* Opens one file for reading; -ENOENT if it is not there. The descriptor is the caller's. */
 int store_open_file(Store *s, const char *item, const char *name);
-bool store_has_file(Store *s, const char *item, const char *name);
 /* Removes one file, or the item's whole folder with name NULL. */
 int store_remove(Store *s, const char *item, const char *name);
 /* Calls back with the name of each folder. */

@@ -123,7 +123,6 @@ void egressd_revoke(Egressd *e, EgressRun *run, uint64_t cgroup) {
                 if (cgroup != 0 && owner != cgroup)
                         continue;
 
-                /* Also what an earlier life of ours granted to it, whose ids are not known any more. */
                 r = grant_map_revoke_cgroup(e->map, owner);
                 if (r < 0)
                         log_error_errno(r, "run %s: the grants of %s cannot be revoked; they end with its cgroup", run->id, g->unit);

@@ -384,12 +384,13 @@ int grant_map_claim(GrantMap *m, uint64_t cgroup_id, int family, const void *add
         return e ? attach_grant(m, e, ret_id) : -ENOENT;
 }
 
-int grant_map_settle(GrantMap *m) {
+/* Those of this cgroup, or with NULL those that no grant holds: how many. */
+static int remove_entries(GrantMap *m, const uint64_t *cgroup_id) {
         int n = 0, r;
 
         for (size_t i = 0; i < BUCKETS; i++)
                 for (Entry **p = &m->entries[i]; *p;) {
-                        if ((*p)->grants) {
+                        if (cgroup_id ? (*p)->key.cgroup_id != *cgroup_id : (*p)->grants != NULL) {
                                 p = &(*p)->next;
                                 continue;
                         }
@@ -399,6 +400,10 @@ int grant_map_settle(GrantMap *m) {
                         n++;
                 }
         return n;
+}
+
+int grant_map_settle(GrantMap *m) {
+        return remove_entries(m, NULL);
 }
 
 int grant_map_release(GrantMap *m, uint64_t id) {
@@ -413,39 +418,8 @@ int grant_map_release(GrantMap *m, uint64_t id) {
         return 0;
 }
 
-int grant_map_revoke(GrantMap *m, uint64_t id) {
-        Grant *g = *find_grant(m, id);
-
-        if (!g)
-                return -ENOENT;
-
-        return entry_remove(m, find_entry(m, &g->entry->key));
-}
-
-static int revoke_matching(GrantMap *m, const uint64_t *cgroup_id) {
-        int n = 0, r;
-
-        for (size_t i = 0; i < BUCKETS; i++)
-                for (Entry **p = &m->entries[i]; *p;) {
-                        if (cgroup_id && (*p)->key.cgroup_id != *cgroup_id) {
-                                p = &(*p)->next;
-                                continue;
-                        }
-                        r = entry_remove(m, p);
-                        if (r < 0)
-                                return r;
-                        n++;
-                }
-
-        return n;
-}
-
 int grant_map_revoke_cgroup(GrantMap *m, uint64_t cgroup_id) {
-        return revoke_matching(m, &cgroup_id);
-}
-
-int grant_map_revoke_all(GrantMap *m) {
-        return revoke_matching(m, NULL);
+        return remove_entries(m, &cgroup_id);
 }
 
 int grant_map_heartbeat(GrantMap *m) {

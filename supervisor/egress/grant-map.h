@@ -44,13 +44,8 @@ int grant_map_settle(GrantMap *m);
 /* The connection is done (or was never made): the entry goes when the last grant that shares it does. -ENOENT if unknown. */
 int grant_map_release(GrantMap *m, uint64_t id);
 
-/* No longer allowed: cuts every connection of that cgroup to that destination at its next packet, also
- * those of other grants that share the entry. -ENOENT if unknown. */
-int grant_map_revoke(GrantMap *m, uint64_t id);
-
-/* Everything of that cgroup, or of all: the number of entries removed, or negative errno. */
+/* Everything of that cgroup, whose connections are cut at their next packet: the number of entries removed, or negative errno. */
 int grant_map_revoke_cgroup(GrantMap *m, uint64_t cgroup_id);
-int grant_map_revoke_all(GrantMap *m);
 
 /* A sign of life. Ten seconds without one, and neither a connect nor a packet passes. */
 int grant_map_heartbeat(GrantMap *m);

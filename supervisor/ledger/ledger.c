@@ -56,10 +56,6 @@ bool item_state_is_end(ItemState s) {
                s == ITEM_MERGED || s == ITEM_CLOSED;
 }
 
-bool item_state_is_worked_on(ItemState s) {
-        return s == ITEM_LEASED || s == ITEM_RUNNING || s == ITEM_WAITING || s == ITEM_VERIFYING;
-}
-
 bool item_state_is_resting(ItemState s) {
         return item_state_is_end(s) || s == ITEM_IN_REVIEW || s == ITEM_APPROVED || s == ITEM_AUTHORIZED ||
                s == ITEM_PUBLISHED || s == ITEM_PUBLISH_FAILED;

@@ -54,8 +54,6 @@ typedef enum ItemState {
 const char *item_state_name(ItemState s);
 int item_state_from_name(const char *name); /* the state, or -EINVAL */
 bool item_state_is_end(ItemState s);
-/* Does a lease exist in this state? */
-bool item_state_is_worked_on(ItemState s);
 /* Is there nothing for the host itself to do next? Then `Follow` ends. */
 bool item_state_is_resting(ItemState s);
 

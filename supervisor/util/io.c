@@ -15,10 +15,7 @@
 
 #include "util/cleanup.h"
 
-enum {
-        IO_CHUNK = 64 * 1024,
-        IO_FDS_MAX = 64, /* descriptors in one message; the kernel's own limit is 253 */
-};
+enum { IO_CHUNK = 64 * 1024 };
 
 int io_write_full(int fd, const void *data, size_t size) {
         const char *p = data;
@@ -240,95 +237,6 @@ int io_memfd(const char *name, const void *data, size_t size) {
                 return -errno;
 
         return TAKE_FD(fd);
-}
-
-ssize_t io_send_fds(int sock, const void *data, size_t size, const int *fds, size_t n_fds) {
-        union {
-                char buffer[CMSG_SPACE(sizeof(int) * IO_FDS_MAX)];
-                struct cmsghdr align;
-        } control = {};
-        struct iovec iov = { .iov_base = (void *) data, .iov_len = size };
-        struct msghdr msg = { .msg_iov = &iov, .msg_iovlen = 1 };
-        ssize_t n;
-
-        if (n_fds > IO_FDS_MAX)
-                return -EINVAL;
-
-        if (n_fds > 0) {
-                struct cmsghdr *c;
-
-                msg.msg_control = control.buffer;
-                msg.msg_controllen = CMSG_SPACE(sizeof(int) * n_fds);
-                c = CMSG_FIRSTHDR(&msg);
-                c->cmsg_level = SOL_SOCKET;
-                c->cmsg_type = SCM_RIGHTS;
-                c->cmsg_len = CMSG_LEN(sizeof(int) * n_fds);
-                memcpy(CMSG_DATA(c), fds, sizeof(int) * n_fds);
-        }
-
-        do
-                n = sendmsg(sock, &msg, MSG_NOSIGNAL);
-        while (n < 0 && errno == EINTR);
-
-        return n < 0 ? -errno : n;
-}
-
-/* Collects the descriptors of every control message; what does not fit is closed. */
-static size_t io_collect_fds(struct msghdr *msg, int *ret_fds, size_t max_fds) {
-        size_t n_fds = 0;
-
-        for (struct cmsghdr *c = CMSG_FIRSTHDR(msg); c; c = CMSG_NXTHDR(msg, c)) {
-                if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
-                        continue;
-
-                size_t count = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-                for (size_t i = 0; i < count; i++) {
-                        int fd;
-
-                        memcpy(&fd, CMSG_DATA(c) + i * sizeof(int), sizeof(fd));
-                        if (n_fds < max_fds)
-                                ret_fds[n_fds] = fd;
-                        else
-                                (void) close(fd);
-                        n_fds++;
-                }
-        }
-
-        return n_fds;
-}
-
-ssize_t io_recv_fds(int sock, void *data, size_t size, int *ret_fds, size_t max_fds) {
-        union {
-                char buffer[CMSG_SPACE(sizeof(int) * IO_FDS_MAX)];
-                struct cmsghdr align;
-        } control;
-        struct iovec iov = { .iov_base = data, .iov_len = size };
-        struct msghdr msg = {
-                .msg_iov = &iov,
-                .msg_iovlen = 1,
-                .msg_control = control.buffer,
-                .msg_controllen = sizeof(control.buffer),
-        };
-        size_t n_fds;
-        ssize_t n;
-
-        for (size_t i = 0; i < max_fds; i++)
-                ret_fds[i] = -1;
-
-        do
-                n = recvmsg(sock, &msg, MSG_CMSG_CLOEXEC);
-        while (n < 0 && errno == EINTR);
-        if (n < 0)
-                return -errno;
-
-        n_fds = io_collect_fds(&msg, ret_fds, max_fds);
-        if (n_fds > max_fds || (msg.msg_flags & MSG_CTRUNC)) {
-                for (size_t i = 0; i < max_fds; i++)
-                        ret_fds[i] = fd_close(ret_fds[i]);
-                return -EPROTO; /* more descriptors than the caller is prepared for */
-        }
-
-        return n;
 }
 
 int io_set_nonblock(int fd, int on) {

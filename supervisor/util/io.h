@@ -30,11 +30,6 @@ int io_copy(int from_fd, int to_fd, uint64_t max, uint64_t *ret_size);
 /* An unnamed, unsealed memory file; the descriptor is the caller's. */
 int io_memfd(const char *name, const void *data, size_t size);
 
-/* Sends or receives one message with descriptors over a Unix stream or seqpacket socket.
- * Received descriptors are O_CLOEXEC and the caller's; unused places are -1. */
-ssize_t io_send_fds(int sock, const void *data, size_t size, const int *fds, size_t n_fds);
-ssize_t io_recv_fds(int sock, void *data, size_t size, int *ret_fds, size_t max_fds);
-
 /* O_NONBLOCK on or off. */
 int io_set_nonblock(int fd, int on);
 

@@ -188,7 +188,7 @@ static void set_checked(uint64_t usec) {
 static int setup(void **state) {
         set_checked(time_boottime());
         assert_int_equal(grant_map_open(&grants, NULL), 0);
-        assert_true(grant_map_revoke_all(grants) >= 0);
+        assert_true(grant_map_settle(grants) >= 0);
         assert_int_equal(grant_map_heartbeat(grants), 0);
         return 0;
 }
@@ -498,7 +498,7 @@ static void test_revoke_cuts(void **state) {
         id = grant(child_a, &l.target, LONG);
         pid = line_open(&l, server, &accepted);
         assert_true(line_passes(&l, accepted));
-        assert_int_equal(grant_map_revoke(grants, id), 0);
+        assert_int_equal(grant_map_release(grants, id), 0);
         assert_false(line_passes(&l, accepted));
 
         /* a later grant for the same place does not bring it back */
@@ -927,7 +927,7 @@ static void test_uplink_asks_for_grants(void **state) {
         close(TAKE_FD(accepted));
         pid = line_open(&l, server, &accepted);
         assert_true(line_passes(&l, accepted));
-        assert_int_equal(grant_map_revoke(grants, id), 0);
+        assert_int_equal(grant_map_release(grants, id), 0);
         assert_false(line_passes(&l, accepted));
         line_close(&l, pid);
         attach_again(is_packet);

@@ -142,11 +142,11 @@ static void test_share(void **state) {
         assert_int_equal(grant_map_release(m, a), -ENOENT);
         assert_int_equal(fakes[LIVE].n, 2);
 
-        /* revoking one cuts all that share the destination, and no other */
-        assert_int_equal(grant_map_revoke(m, b), 0);
+        /* all that share the destination are cut, and no other */
+        assert_int_equal(grant_map_revoke_cgroup(m, 7), 1);
         assert_int_equal(fakes[LIVE].n, 1);
         assert_int_equal(grant_map_count(m, NULL), 1);
-        assert_int_equal(grant_map_revoke(m, b), -ENOENT);
+        assert_int_equal(grant_map_release(m, b), -ENOENT);
 
         assert_int_equal(grant_map_release(m, c), 0);
         assert_int_equal(fakes[GRANTS].n, 0);
@@ -166,7 +166,8 @@ static void test_revoke_cgroup(void **state) {
         assert_int_equal(grant_map_revoke_cgroup(m, 7), 10);
         assert_int_equal(grant_map_revoke_cgroup(m, 7), 0);
         assert_int_equal(grant_map_count(m, NULL), 20);
-        assert_int_equal(grant_map_revoke_all(m), 10);
+        assert_int_equal(grant_map_revoke_cgroup(m, 0), 0);
+        assert_int_equal(grant_map_revoke_cgroup(m, 8), 10);
         assert_int_equal(grant_map_count(m, NULL), 0);
         assert_int_equal(fakes[LIVE].n, 0);
 }

@@ -89,33 +89,6 @@ static void test_write_atomic(void **state) {
         assert_int_equal(rmdir(template), 0);
 }
 
-static void test_fds(void **state) {
-        _cleanup_fd_ int one = io_memfd("one", "1", 1), two = io_memfd("two", "2", 1);
-        int pair[2], got[3], in[2] = { one, two };
-        char c = 0;
-
-        assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
-        assert_int_equal(io_send_fds(pair[0], "m", 1, in, 2), 1);
-        assert_int_equal(io_recv_fds(pair[1], &c, 1, got, 3), 1);
-        assert_int_equal(c, 'm');
-        assert_true(got[0] >= 0 && got[1] >= 0);
-        assert_int_equal(got[2], -1);
-        assert_true(fcntl(got[0], F_GETFD) & FD_CLOEXEC);
-        assert_int_equal(pread(got[1], &c, 1, 0), 1);
-        assert_int_equal(c, '2');
-        (void) close(got[0]);
-        (void) close(got[1]);
-
-        /* more than the receiver is prepared for: none is kept */
-        assert_int_equal(io_send_fds(pair[0], "m", 1, in, 2), 1);
-        assert_int_equal(io_recv_fds(pair[1], &c, 1, got, 1), -EPROTO);
-        assert_int_equal(got[0], -1);
-
-        (void) close(pair[0]);
-        assert_int_equal(io_recv_fds(pair[1], &c, 1, got, 1), 0);
-        (void) close(pair[1]);
-}
-
 static void test_nonblock_and_connect(void **state) {
         int pair[2];
         char c;
@@ -136,7 +109,7 @@ int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_read_and_bound), cmocka_unit_test(test_read_pipe_grows),
                 cmocka_unit_test(test_copy_bound),     cmocka_unit_test(test_write_atomic),
-                cmocka_unit_test(test_fds),            cmocka_unit_test(test_nonblock_and_connect),
+                cmocka_unit_test(test_nonblock_and_connect),
         };
 
         return cmocka_run_group_tests(tests, NULL, NULL);

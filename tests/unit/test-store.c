@@ -231,9 +231,11 @@ static void test_what_is_no_file(void **state) {
         assert_int_equal(store_copy(store, ITEM, "zero", open("/dev/zero", O_RDONLY | O_CLOEXEC), 10, on_done, NULL), -EMEDIUMTYPE);
         assert_int_equal(store_copy(store, "../x", "x", io_memfd("x", "x", 1), 10, on_done, NULL), -EINVAL);
         assert_int_equal(store_open_file(store, "i000000000009", "x"), -ENOENT);
-        assert_true(store_has_file(store, ITEM, "small"));
+        fds[0] = store_open_file(store, ITEM, "small");
+        assert_true(fds[0] >= 0);
+        (void) close(fds[0]);
         assert_int_equal(store_remove(store, ITEM, "small"), 0);
-        assert_false(store_has_file(store, ITEM, "small"));
+        assert_int_equal(store_open_file(store, ITEM, "small"), -ENOENT);
 }
 
 static EventLog *open_log(int dir) {
