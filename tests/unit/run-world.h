@@ -10,7 +10,7 @@
 #include <jansson.h>
 #include <sys/mman.h>
 
-#include "audit/audit-api.h"
+#include "fake-auditd.h"
 #include "ipc/ipc.h"
 #include "own-world.h"
 #include "run/run.h"
@@ -29,7 +29,8 @@ typedef struct World World;
 
 struct World {
         sd_event *event;
-        IpcServer *api, *audit;
+        FakeAuditd auditd;
+        IpcServer *api;
         Run *run;
 
         /* anchord */
@@ -41,8 +42,6 @@ struct World {
         json_t *finish;             /* owned: its parameters */
         json_int_t last_seq, refused_seq;
         bool seq_wrong;
-        const char *audit_refuses;  /* this event */
-        char *audited;              /* owned */
 
         /* guest */
         sd_event_source *channel_listen, *channel, *qmp_listen, *qmp;
@@ -96,7 +95,7 @@ static inline json_t *parse(const char *text) {
         return j;
 }
 
-/* ---- anchord and auditd ---- */
+/* ---- anchord ---- */
 
 static inline int on_api(IpcCall *call, json_t *params, void *userdata) {
         const char *method = strrchr(ipc_call_method(call), '.') + 1;
@@ -127,17 +126,6 @@ static inline int on_api(IpcCall *call, json_t *params, void *userdata) {
         return ipc_call_reply(call, NULL);
 }
 
-static inline int on_append(IpcCall *call, json_t *params, void *userdata) {
-        const char *event = json_string_value(json_object_get(params, "event"));
-        _cleanup_free_ char *text = json_canonical(params);
-        World *w = userdata;
-
-        if (w->audit_refuses && strcmp(w->audit_refuses, event) == 0)
-                return ipc_call_refuse(call, "Unavailable", "full");
-        append(&w->audited, "%s\n", text);
-        return ipc_call_reply(call, json_pack("{s:i, s:s}", "seq", 1, "hash", "00"));
-}
-
 static const IpcMethod api_methods[] = {
         { "io.anchorhold.Run.GetSpec", PEER_ROOT, on_api },
         { "io.anchorhold.Run.Event", PEER_ROOT, on_api },
@@ -145,7 +133,6 @@ static const IpcMethod api_methods[] = {
         { "io.anchorhold.Run.Finish", PEER_ROOT, on_api },
         {},
 };
-static const IpcMethod audit_methods[] = { { AUDIT_INTERFACE ".Append", PEER_ROOT, on_append }, {} };
 
 /* ---- the guest ---- */
 
@@ -343,7 +330,7 @@ static inline int set_up(void **state) {
         w->seed = w->result = w->channel_fd = w->qmp_fd = -1;
         assert_int_equal(sd_event_new(&w->event), 0);
         w->api = serve(w, api_methods, API_SOCKET);
-        w->audit = serve(w, audit_methods, AUDIT_SOCKET);
+        fake_auditd_start(&w->auditd, w->event);
         assert_int_equal(channel_parser_new(&w->parser, CHANNEL_FROM_HOST), 0);
         listen_at(w, &w->channel_listen, CHANNEL_SOCKET, guest_on_boot);
         listen_at(w, &w->qmp_listen, QMP_SOCKET, qmp_on_connection);
@@ -356,7 +343,7 @@ static inline int tear_down(void **state) {
 
         run_free(w->run);
         ipc_server_free(w->api);
-        ipc_server_free(w->audit);
+        fake_auditd_stop(&w->auditd);
         guest_die(w);
         sd_event_source_disable_unref(w->channel_listen);
         sd_event_source_disable_unref(w->qmp_listen);
@@ -369,7 +356,6 @@ static inline int tear_down(void **state) {
         (void) fd_close(w->seed);
         (void) fd_close(w->result);
         free(w->calls);
-        free(w->audited);
         free(w->commands);
         free(w->files);
         free(w->signals);
@@ -410,7 +396,7 @@ static inline json_int_t finish_fact(const World *w, const char *key) {
 
 /* A command that does well. */
 static inline void exec_good(World *w, uint32_t stream, const char *name, json_t *request) {
-        assert_true(has(w->audited, "run.step")); /* on record before it begins */
+        assert_true(has(w->auditd.records, "run.step")); /* on record before it begins */
         guest_text(w, CHANNEL_STDOUT, stream, "hello\x1b\n");
         guest_text(w, CHANNEL_STDERR, stream, "warning");
         guest_exit(w, stream, 0);

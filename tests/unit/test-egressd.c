@@ -20,8 +20,8 @@
 
 #include <dirent.h>
 
-#include "audit/audit-api.h"
 #include "egress/egressd-private.h"
+#include "fake-auditd.h"
 #include "fence-api.bpf.h"
 #include "own-world.h"
 #include "policy-tree.h"
@@ -126,11 +126,10 @@ static size_t n_live(void) {
 typedef struct World {
         sd_event *event;
         Egressd *e;
-        IpcServer *audit, *server;
+        FakeAuditd auditd;
+        IpcServer *server;
         IpcClient *client, *watcher;
         sd_event_source *dns;
-        const char *audit_refuses;  /* this event */
-        char *audited;              /* owned */
         const char *as_run;
         PeerRole as_role;
         bool answered;
@@ -142,31 +141,12 @@ typedef struct World {
         size_t n_granted_before;    /* when the record of a grant came */
 } World;
 
-static int on_append(IpcCall *call, json_t *params, void *userdata) {
-        const char *event = json_string_value(json_object_get(params, "event"));
-        _cleanup_free_ char *text = json_canonical(params);
+static void on_append(const char *event, void *userdata) {
         World *w = userdata;
-        char *more;
 
         if (strcmp(event, "egress.allow") == 0)
                 w->n_granted_before = n_granted();
-        if (w->audit_refuses && strcmp(event, w->audit_refuses) == 0)
-                return ipc_call_refuse(call, "Unavailable", "full");
-        more = text_format("%s%s\n", w->audited ?: "", text);
-        free(w->audited);
-        w->audited = more;
-        return ipc_call_reply(call, json_pack("{s:i, s:s}", "seq", 1, "hash", "00"));
 }
-
-static int on_audit_ping(IpcCall *call, json_t *params, void *userdata) {
-        return ipc_call_reply(call, NULL);
-}
-
-static const IpcMethod audit_methods[] = {
-        { AUDIT_INTERFACE ".Append", PEER_ROOT, on_append },
-        { AUDIT_INTERFACE ".Ping", PEER_ROOT, on_audit_ping },
-        {},
-};
 
 /* The real handlers; who calls is the test's word in place of the kernel's. */
 static int on_call(IpcCall *call, json_t *params, void *userdata) {
@@ -250,7 +230,9 @@ static int set_up(void **state) {
         assert_int_equal(bind(fd, (struct sockaddr *) &in, sizeof(in)), 0);
         assert_true(sd_event_add_io(w->event, &w->dns, fd, EPOLLIN, on_dns, w) >= 0);
         assert_true(sd_event_source_set_io_fd_own(w->dns, true) >= 0);
-        w->audit = serve(w, audit_methods, AUDIT_SOCKET);
+        w->auditd.on_append = on_append;
+        w->auditd.userdata = w;
+        fake_auditd_start(&w->auditd, w->event);
         for (size_t i = 0; egressd_methods[i].name; i++)
                 played[i] = (IpcMethod) { egressd_methods[i].name, PEER_ROOT, on_call };
         w->server = serve(w, played, API);
@@ -268,12 +250,11 @@ static int tear_down(void **state) {
         ipc_client_free(w->watcher);
         egressd_free(w->e);
         ipc_server_free(w->server);
-        ipc_server_free(w->audit);
+        fake_auditd_stop(&w->auditd);
         sd_event_source_disable_unref(w->dns);
         sd_event_unref(w->event);
         json_decref(w->answer);
         free(w->error);
-        free(w->audited);
         free(w);
         return 0;
 }
@@ -341,7 +322,7 @@ static void test_register(void **state) {
         register_run(w, RUN);
         digest = strdup(get(w, "digest"));
         assert_int_equal(strlen(digest), 64);
-        assert_non_null(strstr(w->audited, "egress.registered"));
+        assert_non_null(strstr(w->auditd.records, "egress.registered"));
         register_run(w, RUN);
         assert_string_equal(get(w, "digest"), digest);
 
@@ -354,7 +335,7 @@ static void test_register(void **state) {
         call(w, "Register", json_pack("{s:s, s:s, s:s, s:s}", "run", OTHER, "workflow", "net", "stage", "work", "allow", "*"));
         assert_error(w, "BadInput");
 
-        w->audit_refuses = "egress.registered";
+        w->auditd.refuses = "egress.registered";
         call(w, "Register", json_pack("{s:s, s:s, s:s}", "run", OTHER, "workflow", "net", "stage", "work"));
         assert_error(w, "Unavailable");
         assert_int_equal(egress_state_count(w->e->state), 1); /* what is not on record did not happen */
@@ -377,7 +358,7 @@ static void test_names(void **state) {
 
         call(w, "Resolve", json_pack("{s:s, s:s}", "name", "evil.example.com", "qtype", "A"));
         assert_string_equal(get(w, "verdict"), "refused");
-        UNTIL(w->event, strstr(w->audited, "evil.example.com"));
+        UNTIL(w->event, strstr(w->auditd.records, "evil.example.com"));
         call(w, "Resolve", json_pack("{s:s, s:s}", "name", "good.example.org", "qtype", "TXT"));
         assert_string_equal(get(w, "verdict"), "refused");
 
@@ -409,7 +390,7 @@ static void test_connect(void **state) {
         assert_int_equal(n_granted(), 1);
         assert_int_equal(w->n_granted_before, 0); /* the kernel opened nothing that was not on record */
         assert_int_equal(n_live(), 1);
-        assert_non_null(strstr(w->audited, "egress.allow"));
+        assert_non_null(strstr(w->auditd.records, "egress.allow"));
         grant = json_integer_value(json_object_get(w->answer, "grant"));
         assert_true(grant > 0);
 
@@ -422,7 +403,7 @@ static void test_connect(void **state) {
         call(w, "Done", json_pack("{s:I, s:i, s:i, s:i}", "grant", grant, "bytes_in", 1, "bytes_out", 2, "duration_us", 3));
         assert_null(w->error);
         assert_int_equal(n_granted(), 0);
-        UNTIL(w->event, strstr(w->audited, "conn.close"));
+        UNTIL(w->event, strstr(w->auditd.records, "conn.close"));
 }
 
 static void test_denials(void **state) {
@@ -460,7 +441,7 @@ static void test_denials(void **state) {
         connect_tls(w, good, "good.example.org");
         assert_string_equal(get(w, "verdict"), "deny");
         assert_int_equal(n_granted(), 0);
-        assert_null(strstr(w->audited, "egress.allow"));
+        assert_null(strstr(w->auditd.records, "egress.allow"));
 }
 
 static void test_unrecorded(void **state) {
@@ -469,11 +450,11 @@ static void test_unrecorded(void **state) {
 
         register_run(w, RUN);
         good = resolve(w, "good.example.org");
-        w->audit_refuses = "egress.allow";
+        w->auditd.refuses = "egress.allow";
         connect_tls(w, good, "good.example.org");
         assert_denied(w, "unavailable");
         assert_int_equal(n_granted(), 0);
-        w->audit_refuses = NULL;
+        w->auditd.refuses = NULL;
         fakes[0].limit = 0; /* on record, and then there is no room */
         connect_tls(w, good, "good.example.org");
         assert_denied(w, "unavailable");

@@ -32,7 +32,7 @@ static void test_exec(void **state) {
         assert_int_equal(w->result, -EINVAL);
         assert_true(has(w->calls, "\"data\":\"hello\\u001B\\n\"")); /* kept as it was, whoever prints it escapes it */
         assert_true(has(w->calls, "\"stream\":\"stderr\""));
-        assert_true(has(w->audited, "\"event\":\"run.verdict\""));
+        assert_true(has(w->auditd.records, "\"event\":\"run.verdict\""));
         /* the guest's own words about itself, made harmless */
         assert_true(has(w->calls, "6.12\\\\x1b"));
         assert_null(w->files);
@@ -206,7 +206,7 @@ static void test_garbage(void **state) {
         w->exec = exec_garbage;
         assert_int_equal(drive(w), 0);
         assert_finish(w, "error", "channel-error");
-        assert_true(has(w->audited, "\"event\":\"channel.error\""));
+        assert_true(has(w->auditd.records, "\"event\":\"channel.error\""));
         assert_int_equal(w->n_boots, 1);
 }
 
@@ -243,7 +243,7 @@ static void test_guest_error(void **state) {
 static void test_step_unrecorded(void **state) {
         World *w = *state;
 
-        w->audit_refuses = "run.step";
+        w->auditd.refuses = "run.step";
         w->spec = parse(HEAD(LIMITS) EXEC);
         w->exec = exec_good;
         assert_int_equal(drive(w), 0);
@@ -254,7 +254,7 @@ static void test_step_unrecorded(void **state) {
 static void test_verdict_unrecorded(void **state) {
         World *w = *state;
 
-        w->audit_refuses = "run.verdict";
+        w->auditd.refuses = "run.verdict";
         w->spec = parse(HEAD(LIMITS) EXEC);
         w->exec = exec_good;
         assert_int_equal(drive(w), 0);
