@@ -9,7 +9,6 @@ import os
 import shlex
 import socket
 import ssl
-import time
 
 from fakeguest import FakeGuest, dns
 
@@ -73,16 +72,6 @@ def records(host, event, run, **fields):
                      check=False).stdout.splitlines()
     data = [json.loads(json.loads(line)["ANCHORHOLD_DATA"]) for line in lines if line.startswith("{")]
     return [d for d in data if all(d.get(k) == v for k, v in fields.items())]
-
-
-def wait_for(what, seconds=5):
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        found = what()
-        if found:
-            return found
-        time.sleep(0.1)
-    return what()
 
 
 def tls(address, name, ca, request=None, timeout=5, alpn=None):

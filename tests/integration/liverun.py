@@ -6,6 +6,8 @@ import pathlib
 import re
 import time
 
+from waiting import wait_for
+
 
 class LiveRun:
     """An item in a microVM, followed in the background."""
@@ -17,12 +19,7 @@ class LiveRun:
                                   stdout=-1, stderr=-2, text=True)
         self.lines = []
         self.await_line("")
-        self.run = None
-        end = time.monotonic() + 60
-        while not self.run and time.monotonic() < end:
-            new = set(host.run("ls /run/anchorhold/run").stdout.split()) - before
-            self.run = new.pop() if new else None
-            time.sleep(0.2)
+        self.run = wait_for(lambda: set(host.run("ls /run/anchorhold/run").stdout.split()) - before).pop()
 
     def await_line(self, text, seconds=90):
         """The first line with that text; the output so far is the failure's."""

@@ -11,6 +11,7 @@ import time
 import pytest
 
 from liverun import LiveRun
+from waiting import wait_for
 
 PROBES = {"metadata", "loopback", "host-address", "unlisted-name", "unlisted-port", "allowed-control"}
 LAYERS = {"guest-network", "cgroup", "policy"}
@@ -20,15 +21,6 @@ def mismatches(host, run):
     lines = host.run(["journalctl", "--namespace=anchorhold", "-o", "json", "--no-pager", f"ANCHORHOLD_RUN={run}",
                       "ANCHORHOLD_EVENT=enforcement.mismatch"], check=False).stdout.splitlines()
     return [json.loads(json.loads(line)["ANCHORHOLD_DATA"]) for line in lines if line.startswith("{")]
-
-
-def wait_until(predicate, seconds):
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if value := predicate():
-            return value
-        time.sleep(0.3)
-    return predicate()
 
 
 @pytest.fixture
@@ -68,7 +60,7 @@ def test_a_run_under_way_agrees_and_each_damage_ends_it(host, live):
     item = host.items()[0]["id"]
     in_netns(host, live.run, DAMAGE["rules flushed"][0])
     since = time.monotonic()
-    assert wait_until(lambda: host.show(item)["state"] not in ("running", "leased"), 15), host.show(item)
+    wait_for(lambda: host.show(item)["state"] not in ("running", "leased"), 15, explain=lambda: host.show(item))
     assert time.monotonic() - since < 15
     shown = host.show(item)
     assert "enforcement.mismatch" in shown["reason"] and "nftables" in shown["reason"], shown["reason"]
@@ -80,7 +72,7 @@ def test_a_run_under_way_agrees_and_each_damage_ends_it(host, live):
 
 def test_the_check_cannot_be_killed_and_the_run_go_on(host, live):
     host.systemctl("kill", "--signal=KILL", f"anchor-check@{live.run}.service")
-    assert wait_until(lambda: host.is_active(f"anchor-run@{live.run}.service") in ("inactive", "failed"), 10)
+    wait_for(lambda: host.is_active(f"anchor-run@{live.run}.service") in ("inactive", "failed"), 10)
 
 
 def test_doctor_asks_all_layers(host):

@@ -15,7 +15,8 @@ import time
 import pytest
 
 from fakeguest import FakeGuest
-from test_run_egress import address_of, records, wait_for
+from test_run_egress import address_of, records
+from waiting import wait_for
 
 QUIET, LOUD = "r0000quiet001", "r00000loud001"
 ROUNDS, CONNECTS = 5, 60
@@ -127,7 +128,7 @@ def test_flooding_run_goes_on_and_nothing_is_uncounted(host, guests, anchord):  
     assert loud.call(knock, address, n) == n
     for run in (LOUD, QUIET):
         anchord.call("Release", run=run)
-    assert wait_for(lambda: counted() == before + n, 10), (before, n, counted())
+    wait_for(lambda: counted() == before + n, 10, explain=lambda: (before, n, counted()))
 
 
 def knock(address, n):

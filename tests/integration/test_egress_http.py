@@ -13,9 +13,10 @@ import time
 import pytest
 
 import protocols
-from egressrun import EgressRun, tls, wait_for
+from egressrun import EgressRun, tls
 from fakeguest import exchange
 from firstbytes import HELLO, NAME, read_all, request, web
+from waiting import wait_for
 
 RUN = "r0000cleartx1"
 
@@ -231,8 +232,8 @@ def test_2000_half_closed_connections(host, run, www, world):
     for port, data, n in ((443, b"", 300), (443, HELLO[:50], 300), (9000, b"x", 2000)):
         made, ended = run.call(half_closed, www, port, n, data, timeout=60)
         assert made == n and ended == n, (port, made, ended)
-    assert wait_for(lambda: works(run, www, world.path("world.pem")), 10)
-    assert wait_for(lambda: resident(host) < before + 8192, 10), (before, resident(host))
+    wait_for(lambda: works(run, www, world.path("world.pem")), 10)
+    wait_for(lambda: resident(host) < before + 8192, 10, explain=lambda: (before, resident(host)))
 
 
 def short(address, n):
@@ -258,4 +259,4 @@ def test_10000_short_connections(host, run, www, world):
     print(f"10,000 connections in {time.monotonic() - begin:.1f} s")
     assert sum(results) == 10000
     assert works(run, www, world.path("world.pem"))
-    assert wait_for(lambda: resident(host) < before + 8192, 10), (before, resident(host))
+    wait_for(lambda: resident(host) < before + 8192, 10, explain=lambda: (before, resident(host)))

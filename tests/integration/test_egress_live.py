@@ -10,7 +10,8 @@ import time
 import pytest
 
 from fakeguest import FakeGuest, dns, exchange
-from test_run_egress import address_of, records, wait_for
+from test_run_egress import address_of, records
+from waiting import wait_for
 
 RUN, MODEL_RUN = "r000000live01", "r000000live02"
 POLICY = "/etc/anchorhold/policy/egress/test-live.json"

@@ -11,7 +11,8 @@ import time
 
 import pytest
 
-from test_run_crash import GUEST, Live, wait_for
+from test_run_crash import GUEST, Live
+from waiting import wait_for
 
 PINS, SLICE = "/sys/fs/bpf/anchorhold/prog", "/sys/fs/cgroup/anchorhold.slice/anchorhold-runs.slice"
 

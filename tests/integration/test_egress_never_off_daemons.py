@@ -9,7 +9,7 @@ import time
 import pytest
 
 from test_egress_never_off import assert_cut, assert_nothing_starts, comes_back, fence_reason, live  # noqa: F401
-from test_run_crash import wait_for
+from waiting import wait_for
 
 
 def stop(host, name):

@@ -15,7 +15,8 @@ import pytest
 
 import world as worlds
 from fakeguest import FakeGuest, dns, exchange
-from test_run_egress import connect, records, wait_for
+from test_run_egress import connect, records
+from waiting import wait_for
 
 RUN = "r000000policy"
 FOLDER = "/run/test-policy"
@@ -296,7 +297,7 @@ def test_suggest_what_was_blocked(host, guest, folder, world):
     assert guest.call(connect, "denied.example.org:443", "denied.example.org", ca).startswith("HTTP/1.1 403 ")
     guest.call(exchange, "10.255.255.1", 3128, b"GET http://git.example.org/private HTTP/1.1\r\nHost: git.example.org\r\nConnection: close\r\n\r\n", 5, False)
     for name, reason in (("api.example.net", "no-rule"), ("denied.example.org", "denied-by-rule"), ("git.example.org", "path")):
-        assert wait_for(lambda: records(host, "egress.deny", RUN, name=name, reason=reason)), name
+        wait_for(lambda: records(host, "egress.deny", RUN, name=name, reason=reason), explain=lambda: name)
 
     done = host.anchorctl("policy", "log", RUN, "--suggest", user="root")
     names = {r["name"] for r in json.loads(done.stdout)["allow"]}

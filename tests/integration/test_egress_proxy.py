@@ -16,9 +16,10 @@ import pytest
 
 import protocols
 import world as worlds
-from egressrun import EgressRun, wait_for
+from egressrun import EgressRun
 from fakeguest import dns, exchange
 from firstbytes import ALERT, HELLO, NAME, PROXY, make_hello, read_all, records_of, request, web
+from waiting import wait_for
 
 RUN = "r0000connect1"
 
@@ -249,7 +250,7 @@ def test_deny_connect(run, target, status, record):
     assert json.loads(body)["error"] == "refused by Anchorhold"
     if record:
         name, port, reason = record
-        assert wait_for(lambda: run.records("egress.deny", name=name, port=port, reason=reason)), run.records("egress.deny", port=port)[-3:]
+        wait_for(lambda: run.records("egress.deny", name=name, port=port, reason=reason), explain=lambda: run.records("egress.deny", port=port)[-3:])
 
 
 def test_connect_must_carry_its_name(run):

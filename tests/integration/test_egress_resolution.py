@@ -15,7 +15,8 @@ import pytest
 
 import world as worlds
 from fakeguest import FakeGuest, dns, exchange
-from test_run_egress import records, wait_for
+from test_run_egress import records
+from waiting import wait_for
 
 RUN = "r00000resolv1"
 RESOLV_CONF = "/etc/resolv.conf"

@@ -4,9 +4,9 @@
 import pathlib
 import signal
 import subprocess
-import time
 
 from conftest import TOP
+from waiting import wait_for
 
 BOOT = TOP / "image" / "boot"
 BOOTS = pathlib.Path("/run/anchorhold-boot")
@@ -15,13 +15,6 @@ BOOTS = pathlib.Path("/run/anchorhold-boot")
 
 def cgroup_of(name):
     return pathlib.Path((BOOTS / name / "cgroup").read_text().strip())
-
-
-def wait_until(condition, seconds=20):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def test_system_is_running(host):
@@ -96,7 +89,7 @@ def test_sigterm_leaves_nothing(boot):
     monitor = int((BOOTS / again.name / "monitor").read_text())
     import os
     os.kill(monitor, signal.SIGTERM)
-    wait_until(lambda: not (BOOTS / again.name).exists())
+    wait_for(lambda: not (BOOTS / again.name).exists())
     assert not cgroup.exists() and not state.exists()
     assert not pathlib.Path(f"/proc/{leader}").exists()
     assert again.name not in pathlib.Path("/proc/mounts").read_text()
@@ -107,7 +100,7 @@ def test_next_start_removes_what_sigkill_leaves(boot):
     again = boot()
     cgroup, state, leader = cgroup_of(again.name), again.state, again.pid
     os.kill(int((BOOTS / again.name / "monitor").read_text()), signal.SIGKILL)
-    wait_until(lambda: not pathlib.Path(f"/proc/{leader}").exists())
+    wait_for(lambda: not pathlib.Path(f"/proc/{leader}").exists())
     assert cgroup.exists()                                     # the control: it is the next start that removes it
     subprocess.run([BOOT, "--container", "--", "true"], check=True, timeout=120)
     assert not cgroup.exists() and not state.exists() and not (BOOTS / again.name).exists()

@@ -9,6 +9,7 @@ import time
 import pytest
 
 import host as hosting
+from waiting import wait_for
 
 OK, FAILED, USAGE, REFUSED, NOT_FOUND, CONFLICT = range(6)
 CODE = ("--workflow", "code-fix", "--task", "Nothing")
@@ -18,15 +19,6 @@ def expect(host, status, *args, **options):
     done = host.anchorctl(*args, check=False, **options)
     assert done.returncode == status, f"anchorctl {' '.join(args)}: status {done.returncode}\n{done.stdout}{done.stderr}"
     return done
-
-
-def wait_for(what, seconds=60):
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if result := what():
-            return result
-        time.sleep(0.2)
-    pytest.fail("waited in vain")
 
 
 def test_exec_passes_output_and_status(host):

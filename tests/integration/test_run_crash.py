@@ -11,6 +11,8 @@ import time
 
 import pytest
 
+from waiting import wait_for
+
 PINS = "/sys/fs/bpf/anchorhold/prog"
 
 # A call to the provider a second, each on a new connection, and beside it one connection that stays open.
@@ -44,15 +46,6 @@ true
 
 def traces(host):
     return set(host.run(TRACES).stdout.splitlines())
-
-
-def wait_for(what, seconds=20, explain=lambda: "waited in vain"):
-    end = time.monotonic() + seconds
-    while True:
-        if result := what():
-            return result
-        assert time.monotonic() < end, explain()
-        time.sleep(0.2)
 
 
 class Live:

@@ -7,13 +7,7 @@ import time
 import pytest
 
 from liverun import LiveRun
-
-
-def wait_for(condition, seconds=60):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
+from waiting import wait_for
 
 
 def status(host):

@@ -18,8 +18,9 @@ import pytest
 
 import egressrun
 import world as worlds
-from egressrun import EgressRun, address_of, tls, wait_for
+from egressrun import EgressRun, address_of, tls
 from fakeguest import FakeGuest, dns, exchange
+from waiting import wait_for
 
 RUN = "r00000egress1"
 REFUSED = 5

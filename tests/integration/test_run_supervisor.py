@@ -13,6 +13,7 @@ import time
 import pytest
 
 import host as hosting
+from waiting import wait_for
 
 API = "/run/anchorhold/api.sock"
 COMMIT = "c" * 40
@@ -146,13 +147,6 @@ def boot(tmp_path_factory):
     finally:
         print(booted.journal("-u", "anchord"))
         booted.stop()
-
-
-def wait_for(condition, seconds=20, explain=lambda: ""):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, explain()
-        time.sleep(0.1)
 
 
 def call(booted, method, parameters=None, *options, check=True, files=()):
