@@ -24,6 +24,7 @@ typedef enum Phase {
         PHASE_CONNECT,   /* TCP to the granted addresses; the first that answers wins */
         PHASE_SECURE,    /* TLS with the origin */
         PHASE_RELAY,     /* request and response, both at once */
+        PHASE_WEBSOCKET, /* frames, both ways */
         PHASE_FLUSH,     /* what is left goes to the guest, then the end is said */
         PHASE_LINGER,    /* reading on, so that no reset overtakes what the guest has not read yet */
 } Phase;
@@ -43,6 +44,8 @@ struct Exchange {
 
         Request request; /* the one under way */
         bool head_request, guest_keeps_alive, request_over, head_passed, body_framed_as_chunks;
+
+        Websocket *frames_up, *frames_down; /* owned; once the connection has switched */
 
         /* the connection to the origin */
         int64_t grant;
@@ -77,3 +80,9 @@ int exchange_begin_relay(Exchange *x);
 int exchange_relay_step(Exchange *x);
 int exchange_read_guest(Exchange *x);
 int exchange_flush(TlsStream *s, Buffer *b, uint64_t *count);
+/* One piece, if there is room. The end sets *ended; -EAGAIN is 0. */
+int exchange_read_piece(TlsStream *s, Buffer *b, bool *ended, ssize_t *ret_size);
+
+/* exchange-websocket.c */
+int exchange_begin_websocket(Exchange *x);
+int exchange_websocket_step(Exchange *x);

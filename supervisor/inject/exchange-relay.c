@@ -37,8 +37,7 @@ int exchange_flush(TlsStream *s, Buffer *b, uint64_t *count) {
         return any;
 }
 
-/* One piece, if there is room. The end sets *ended; -EAGAIN is 0. */
-static int read_piece(TlsStream *s, Buffer *b, bool *ended, ssize_t *ret_size) {
+int exchange_read_piece(TlsStream *s, Buffer *b, bool *ended, ssize_t *ret_size) {
         uint8_t *p;
         ssize_t n;
 
@@ -66,7 +65,7 @@ int exchange_read_guest(Exchange *x) {
 
         if (x->guest_ended)
                 return 0;
-        r = read_piece(x->guest, &x->from_guest, &x->guest_ended, &size);
+        r = exchange_read_piece(x->guest, &x->from_guest, &x->guest_ended, &size);
         if (r == -ECONNRESET) { /* most clients just close */
                 x->guest_ended = true;
                 return 1;
@@ -81,6 +80,7 @@ int exchange_begin_relay(Exchange *x) {
         int r;
 
         http_reader_set_head_request(x->responses, x->head_request);
+        http_reader_set_websocket(x->responses, h->websocket);
         r = substitute_write(h, &x->request.plan, x->name, x->port, &x->to_origin);
         if (r < 0)
                 return r;
@@ -242,11 +242,28 @@ static int pass_framing(Exchange *x, const HttpHead *h) {
         return buffer_append_text(&x->to_guest, line);
 }
 
+/* From here on it is frames. */
+static int pass_switch(Exchange *x, const HttpHead *h) {
+        Refusal refusal;
+        int r;
+
+        r = request_begin_answer(&x->request, h, &refusal);
+        if (r != 0)
+                return r == REQUEST_E_REFUSED ? exchange_refuse_as(x, &refusal) : r;
+        if ((r = pass_status(x, h)) < 0 || (r = pass_fields(x, h)) < 0 ||
+            (r = buffer_append_text(&x->to_guest, "Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n")) < 0)
+                return r;
+        x->head_passed = true;
+        return 0;
+}
+
 static int pass_head(Exchange *x) {
         const HttpHead *h = http_reader_head(x->responses);
         Refusal refusal;
         int r;
 
+        if (h->websocket)
+                return pass_switch(x, h);
         if (h->status < 200) { /* "go on", or hints */
                 if ((r = pass_status(x, h)) < 0 || (r = pass_fields(x, h)) < 0)
                         return r;
@@ -308,7 +325,7 @@ static int take_event(Exchange *x, HttpEvent event, const uint8_t *body, size_t 
         case HTTP_EVENT_BODY:
                 return pass_response_body(x, body, body_size, false);
         case HTTP_EVENT_END:
-                return x->head_passed ? pass_response_body(x, NULL, 0, true) : 0; /* else of a 1xx */
+                return x->head_passed && x->request.status >= 200 ? pass_response_body(x, NULL, 0, true) : 0; /* else of a 1xx */
         case HTTP_EVENT_MORE:
                 break;
         }
@@ -325,7 +342,7 @@ static int relay_response(Exchange *x) {
 
         if (buffer_size(&x->to_guest) >= EXCHANGE_BACKLOG_MAX)
                 return 0;
-        got = read_piece(x->origin, &x->from_origin, &ended, &size);
+        got = exchange_read_piece(x->origin, &x->from_origin, &ended, &size);
         x->bytes_in += (uint64_t) size;
         if (got < 0)
                 return exchange_refuse(x, 502, "origin-closed", "The connection to the origin broke off.");
@@ -344,6 +361,8 @@ static int relay_response(Exchange *x) {
                 if (r < 0 || x->phase != PHASE_RELAY)
                         return r;
                 buffer_consume(&x->from_origin, used);
+                if (event == HTTP_EVENT_END && http_reader_head(x->responses)->websocket)
+                        return exchange_begin_websocket(x);
                 if (event == HTTP_EVENT_END && x->head_passed)
                         return finish_request(x, ended);
         } while (event != HTTP_EVENT_MORE);

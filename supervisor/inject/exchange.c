@@ -43,6 +43,8 @@ static Exchange *exchange_free(Exchange *x) {
         x->deadline = sd_event_source_disable_unref(x->deadline);
         x->again = sd_event_source_disable_unref(x->again);
         http_reader_free(x->requests);
+        websocket_free(x->frames_up);
+        websocket_free(x->frames_down);
         buffer_done(&x->from_guest);
         buffer_done(&x->to_guest);
         if (x->prev) {
@@ -223,6 +225,8 @@ static int phase_step(Exchange *x) {
                 return exchange_secure_step(x);
         case PHASE_RELAY:
                 return exchange_relay_step(x);
+        case PHASE_WEBSOCKET:
+                return exchange_websocket_step(x);
         case PHASE_FLUSH:
                 return flush_step(x);
         case PHASE_LINGER:
@@ -230,6 +234,11 @@ static int phase_step(Exchange *x) {
         }
         assert(false);
         return -EINVAL;
+}
+
+/* Does what is in the buffers flow? */
+static bool is_flowing(const Exchange *x) {
+        return x->phase == PHASE_RELAY || x->phase == PHASE_WEBSOCKET;
 }
 
 static int round_of(Exchange *x) {
@@ -240,7 +249,7 @@ static int round_of(Exchange *x) {
         if (r < 0)
                 return r;
         progress = progress || r > 0;
-        if (x->origin && x->phase == PHASE_RELAY) {
+        if (x->origin && is_flowing(x)) {
                 r = exchange_flush(x->origin, &x->to_origin, &x->bytes_out);
                 /* an origin that stops reading may still answer, or have answered already */
                 if (r < 0)
@@ -263,6 +272,7 @@ static int set_interest(Exchange *x) {
                 read_guest = !x->guest_ended;
                 break;
         case PHASE_RELAY:
+        case PHASE_WEBSOCKET:
                 read_guest = !x->guest_ended && buffer_size(&x->from_guest) == 0 && buffer_size(&x->to_origin) < EXCHANGE_BACKLOG_MAX;
                 break;
         default:
@@ -273,8 +283,8 @@ static int set_interest(Exchange *x) {
                 return r;
 
         /* an idle connection is watched for its end */
-        read_origin = x->phase == PHASE_HEAD || (x->phase == PHASE_RELAY && buffer_size(&x->to_guest) < EXCHANGE_BACKLOG_MAX);
-        return tls_stream_want(x->origin, read_origin, x->phase == PHASE_RELAY && buffer_size(&x->to_origin) > 0);
+        read_origin = x->phase == PHASE_HEAD || (is_flowing(x) && buffer_size(&x->to_guest) < EXCHANGE_BACKLOG_MAX);
+        return tls_stream_want(x->origin, read_origin, is_flowing(x) && buffer_size(&x->to_origin) > 0);
 }
 
 void exchange_pump(Exchange *x) {

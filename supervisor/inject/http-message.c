@@ -23,7 +23,7 @@ struct HttpReader {
         llhttp_t parser;
         llhttp_settings_t settings;
         HttpKind kind;
-        bool head_request;
+        bool head_request, websocket_request;
         bool started;     /* a byte of this message was read */
         bool in_body;     /* the head is complete: fields from here on are trailers */
         bool over;        /* this message ended */
@@ -182,6 +182,30 @@ static int value_check(HttpReader *r, Span *span) {
         return 0;
 }
 
+/* Is `token` one of the comma-separated tokens of list? */
+static bool list_has(const char *list, const char *token) {
+        size_t size = strlen(token);
+
+        while (*list) {
+                size_t n;
+
+                list += strspn(list, ", \t");
+                n = strcspn(list, ", \t");
+                if (n == size && strncasecmp(list, token, n) == 0)
+                        return true;
+                list += n;
+        }
+        return false;
+}
+
+/* Both an offer of that and its acceptance name it alone. */
+static bool names_websocket(const HttpHead *h) {
+        const char *upgrade, *connection;
+
+        return http_head_find(h, "upgrade", &upgrade) == 1 && strcasecmp(upgrade, "websocket") == 0 &&
+               http_head_find(h, "connection", &connection) == 1 && list_has(connection, "upgrade");
+}
+
 /* The spans become pointers only now, because the text may have moved while it grew. */
 static int head_build(HttpReader *r) {
         HttpHead *h = &r->head;
@@ -207,6 +231,7 @@ static int head_build(HttpReader *r) {
                         return rc;
                 h->fields[i] = (HttpField) { span_text(r, r->names[i]), span_text(r, r->values[i]) };
         }
+        h->websocket = (r->kind == HTTP_KIND_REQUEST || r->parser.status_code == 101) && names_websocket(h);
         return 0;
 }
 
@@ -219,7 +244,8 @@ static int head_check(HttpReader *r) {
                 return http_fail(r, -EBADMSG, "not HTTP/1.1");
         if (r->kind == HTTP_KIND_REQUEST && p->method == HTTP_CONNECT)
                 return http_fail(r, -EBADMSG, "CONNECT inside a connection");
-        if (r->kind == HTTP_KIND_RESPONSE && (p->status_code < 100 || p->status_code > 599 || p->status_code == 101))
+        if (r->kind == HTTP_KIND_RESPONSE && (p->status_code < 100 || p->status_code > 599 ||
+                                              (p->status_code == 101 && !(r->websocket_request && r->head.websocket))))
                 return http_fail(r, -EBADMSG, "an unexpected status code");
 
         n = http_head_find(&r->head, "transfer-encoding", &value);
@@ -350,6 +376,10 @@ HttpReader *http_reader_free(HttpReader *r) {
         return NULL;
 }
 
+void http_reader_set_websocket(HttpReader *r, bool on) {
+        r->websocket_request = on;
+}
+
 void http_reader_set_head_request(HttpReader *r, bool on) {
         r->head_request = on;
 }
@@ -443,22 +473,6 @@ size_t http_head_find(const HttpHead *h, const char *name, const char **ret_valu
                 if (strcasecmp(h->fields[i].name, name) == 0 && n++ == 0 && ret_value)
                         *ret_value = h->fields[i].value;
         return n;
-}
-
-/* Is `token` one of the comma-separated tokens of list? */
-static bool list_has(const char *list, const char *token) {
-        size_t size = strlen(token);
-
-        while (*list) {
-                size_t n;
-
-                list += strspn(list, ", \t");
-                n = strcspn(list, ", \t");
-                if (n == size && strncasecmp(list, token, n) == 0)
-                        return true;
-                list += n;
-        }
-        return false;
 }
 
 bool http_field_is_hop_by_hop(const HttpHead *h, const char *name) {

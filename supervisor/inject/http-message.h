@@ -42,6 +42,7 @@ typedef struct HttpHead {
         HttpFraming framing;
         uint64_t length; /* with HTTP_FRAMING_LENGTH; of the other's body with a HEAD or 304, if has_length */
         bool has_length;
+        bool websocket;  /* a request to switch to WebSocket, or the answer that does it (RFC 6455, 4) */
         bool keep_alive; /* the sender means to go on after this message */
 } HttpHead;
 
@@ -60,6 +61,10 @@ DEFINE_CLEANUP(HttpReader *, http_reader_free)
 
 /* For responses: the request was a HEAD, so that no body follows whatever the head says. */
 void http_reader_set_head_request(HttpReader *r, bool on);
+
+/* For responses: the request asked for a switch to WebSocket, so that the answer may be 101. What follows its head is not HTTP, and is not for
+ * this reader. */
+void http_reader_set_websocket(HttpReader *r, bool on);
 
 /*
  * Uses bytes up to the next event. ret_body points into data for HTTP_EVENT_BODY. Negative errno: -EBADMSG

@@ -47,6 +47,10 @@ int request_begin_answer(Request *q, const HttpHead *h, Refusal *ret) {
                 request_deny(q, q->head, 502, "partial-response", NULL, "The origin answered in parts, which it was not asked for.", ret);
                 return REQUEST_E_REFUSED;
         }
+        if (h->websocket && http_head_find(h, "sec-websocket-extensions", NULL) > 0) {
+                request_deny(q, q->head, 502, "origin-malformed", "Sec-WebSocket-Extensions", "The origin uses an extension that nobody asked for.", ret);
+                return REQUEST_E_REFUSED;
+        }
         r = start_decoding(q, h, ret);
         if (r == 0)
                 start_usage(q, h);

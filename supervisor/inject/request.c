@@ -133,9 +133,25 @@ static const char *find_reflecting(const HttpHead *h) {
         return http_head_find(h, "if-range", NULL) > 0 ? "If-Range" : NULL;
 }
 
+/* RFC 6455, 4.1; the key and the rest of it are between the two ends. */
+static bool is_handshake(const HttpHead *h) {
+        const char *version;
+
+        return strcmp(h->method, "GET") == 0 && h->framing == HTTP_FRAMING_NONE && http_head_find(h, "sec-websocket-key", NULL) == 1 &&
+               http_head_find(h, "sec-websocket-version", &version) == 1 && strcmp(version, "13") == 0;
+}
+
+/* What a WebSocket carries is not read for what a model call used. */
+static const char *find_unmetered(const SubstitutePlan *plan, const HttpHead *h) {
+        for (size_t i = 0; h->websocket && i < plan->n_items; i++)
+                if (plan->items[i].credential->source->provider)
+                        return h->fields[plan->items[i].field].name;
+        return NULL;
+}
+
 int request_begin(Request *q, const HttpHead *h, Refusal *ret) {
         const SubstitutePlan *plan = &q->plan;
-        const char *reflecting = find_reflecting(h), *expected;
+        const char *reflecting = find_reflecting(h), *expected, *unmetered;
 
         q->head = h;
         q->started_usec = time_boottime();
@@ -170,6 +186,11 @@ int request_begin(Request *q, const HttpHead *h, Refusal *ret) {
 
         if (http_head_find(h, "expect", &expected) > 0 && strcasecmp(expected, "100-continue") != 0)
                 return deny(q, 417, "bad-request", "Expect", "Nothing but 100-continue can be expected.", ret);
+        if (h->websocket && !is_handshake(h))
+                return deny(q, 400, "bad-request", "Upgrade", "That is no opening handshake of a WebSocket.", ret);
+        unmetered = find_unmetered(plan, h);
+        if (unmetered)
+                return deny(q, 403, "unmetered", unmetered, "Calls of a model over WebSocket cannot be counted here; use HTTP.", ret);
         if (plan->n_items > 0 && reflecting)
                 return deny(q, 422, "cannot-substitute", reflecting, "A request with a credential cannot ask for parts of an answer, or for itself.", ret);
         begin_metering(q, h);
@@ -352,10 +373,10 @@ static void add_secret(MaskPair *pairs, size_t *n, const Secret *secret, const c
         pairs[(*n)++] = (MaskPair) { v.bytes, v.size, sentinel, strlen(sentinel) };
 }
 
-static int make_maskers(Request *q) {
+/* Of the values that an answer may hold, or of the sentinels that have no business on the way to this host. */
+static int make_masker(const Request *q, bool tripwire, Masker **ret) {
         MaskPair secrets[RUN_CREDENTIALS_MAX * (1 + CREDENTIAL_FORMER_MAX)], sentinels[RUN_CREDENTIALS_MAX];
         size_t n_secrets = 0, n_sentinels = 0;
-        int r;
 
         for (size_t i = 0; i < q->context->n_credentials; i++) {
                 const InjectCredential *c = &q->context->credentials[i];
@@ -368,13 +389,35 @@ static int make_maskers(Request *q) {
                         sentinels[n_sentinels++] = (MaskPair) { sentinel, strlen(sentinel), "", 0 };
         }
 
-        r = masker_new(&q->mask, secrets, n_secrets);
-        return r < 0 ? r : masker_new(&q->tripwire, sentinels, n_sentinels);
+        return tripwire ? masker_new(ret, sentinels, n_sentinels) : masker_new(ret, secrets, n_secrets);
 }
 
 int request_init(Request *q, ExchangeContext *c, const char *name, uint16_t port) {
+        int r;
+
         *q = (Request) { .context = c, .name = name, .port = port };
-        return make_maskers(q);
+        r = make_masker(q, false, &q->mask);
+        return r < 0 ? r : make_masker(q, true, &q->tripwire);
+}
+
+int request_new_websocket(const Request *q, bool from_client, Websocket **ret) {
+        _cleanup_(masker_freep) Masker *messages = NULL, *controls = NULL;
+        int r;
+
+        if ((r = make_masker(q, from_client, &messages)) < 0 || (r = make_masker(q, from_client, &controls)) < 0)
+                return r;
+        return websocket_new(ret, from_client, TAKE_PTR(messages), TAKE_PTR(controls));
+}
+
+int request_feed_websocket(Request *q, Websocket *s, const void *data, size_t size, Buffer *out, Refusal *ret) {
+        int r;
+
+        r = websocket_feed(s, data, size, out);
+        if (r == -EBADMSG)
+                return deny(q, 400, "bad-request", "frame", websocket_error(s), ret);
+        if (r == 0 && websocket_hits(s) > 0)
+                return misuse(q, first_foreign_credential(q), "frame", ret);
+        return r;
 }
 
 void request_done(Request *q) {

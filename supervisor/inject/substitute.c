@@ -237,6 +237,8 @@ static int write_field(Buffer *out, const char *name, const char *value) {
 static int write_end(const HttpHead *head, Buffer *out) {
         bool has_body = head->framing == HTTP_FRAMING_CHUNKED || head->framing == HTTP_FRAMING_LENGTH;
 
+        if (head->websocket)
+                return buffer_append_text(out, "Connection: Upgrade\r\nUpgrade: websocket\r\n");
         if (!has_body || (strcmp(head->method, "GET") != 0 && strcmp(head->method, "HEAD") != 0))
                 return 0;
         return write_field(out, "Connection", "close");
@@ -254,7 +256,9 @@ static int write_framing(const HttpHead *head, Buffer *out) {
 }
 
 static bool is_dropped(const HttpHead *head, const char *name) {
-        return strcasecmp(name, "host") == 0 || strcasecmp(name, "accept-encoding") == 0 || http_field_is_hop_by_hop(head, name);
+        return strcasecmp(name, "host") == 0 || strcasecmp(name, "accept-encoding") == 0 ||
+               /* permessage-deflate would make frames unreadable */
+               strcasecmp(name, "sec-websocket-extensions") == 0 || http_field_is_hop_by_hop(head, name);
 }
 
 /* Is gzip, by its name, one of the codings that the client takes (RFC 9110, 12.5.3)? */
