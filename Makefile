@@ -54,7 +54,7 @@ corpora: deps ## each fuzz target reads its corpus once (built with clang and th
 	@$(INSIDE) corpora
 
 .PHONY: fuzz
-fuzz: deps ## look for new inputs, FUZZ_SECONDS=60 for each target (FUZZ=NAME: only that one)
+fuzz: deps ## look for new inputs, five minutes where a guest is parsed for its egress and a minute elsewhere (FUZZ_SECONDS=N, FUZZ=NAME)
 	@$(INSIDE) fuzz
 
 .PHONY: deps

@@ -121,9 +121,10 @@ asan:
 	@$(MAKE) -f build.mk VARIANT=asan unit
 
 # Fuzzing. corpora: each target reads its corpus once, as a test; fuzz: it looks for new inputs for
-# FUZZ_SECONDS, and keeps what it finds below build/fuzz, never in the tree. FUZZ=NAME picks one target.
+# FUZZ_SECONDS, and keeps what it finds below build/fuzz, never in the tree. FUZZ=NAME picks one target. Left to itself, a minute each,
+# and five for what stands between a guest (or a policy file) and every decision about egress.
 .PHONY: corpora corpora-run fuzz fuzz-run
-FUZZ_SECONDS ?= 60
+FUZZ_LONG    := fuzz-client-hello fuzz-dns-answer fuzz-dns-reply fuzz-http-head fuzz-policy
 FUZZ_LIMITS  := -rss_limit_mb=2048 -timeout=10 -print_final_stats=0 -verbosity=0
 
 $(FUZZBIN): $(O)/fuzz/%: $(O)/tests/fuzz/%.o $(LIB)
@@ -141,9 +142,11 @@ corpora-run: $(FUZZBIN) $(MAINS)
 
 fuzz-run: $(if $(FUZZ),$(O)/fuzz/$(FUZZ),$(FUZZBIN))
 	@for f in $(or $(FUZZ),$(FUZZERS)); do \
-		printf '  %-7s %s, %s s\n' FUZZ $$f $(FUZZ_SECONDS); \
+		case " $(FUZZ_LONG) " in *" $$f "*) seconds=300;; *) seconds=60;; esac; \
+		seconds=$(or $(FUZZ_SECONDS),$$seconds); \
+		printf '  %-7s %s, %s s\n' FUZZ $$f $$seconds; \
 		mkdir -p $(O)/found/$$f $(O)/crashes; \
-		$(O)/fuzz/$$f $(FUZZ_LIMITS) -max_total_time=$(FUZZ_SECONDS) -artifact_prefix=$(O)/crashes/$$f- \
+		$(O)/fuzz/$$f $(FUZZ_LIMITS) -max_total_time=$$seconds -artifact_prefix=$(O)/crashes/$$f- \
 			$(O)/found/$$f tests/fuzz/corpus/$$f >$(O)/fuzz/$$f.log 2>&1 & pid=$$!; \
 		while sleep 5; kill -0 $$pid 2>/dev/null; do printf '    … %s\n' "$$(tail -n 1 $(O)/fuzz/$$f.log | cut -c1-100)"; done; \
 		wait $$pid || { tail -n 40 $(O)/fuzz/$$f.log; exit 1; }; \

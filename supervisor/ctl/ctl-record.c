@@ -63,6 +63,26 @@ static void write_detail(FILE *f, const char *event, const json_t *data) {
                                format_duration((uint64_t) number(data, "duration_us"), span));
 }
 
+/* Of what the fence counted: neither what it let through nor our own tests of it (net/fence-counts.c). */
+static long long kept_by_fence(const json_t *data) {
+        long long n = 0;
+        const char *name;
+        json_t *count;
+
+        json_object_foreach(json_object_get(data, "fence"), name, count)
+                if (strcmp(name, "connect_allowed") != 0 && strcmp(name, "tested") != 0 && strcmp(name, "create_elsewhere") != 0)
+                        n += json_integer_value(count);
+        return n;
+}
+
+static void write_totals(FILE *f, const json_t *data) {
+        long long rejected = number(data, "rejected"), kept = kept_by_fence(data);
+
+        (void) fprintf(f, "in all, %lld packet%s turned away by the guest's network", rejected, rejected == 1 ? "" : "s");
+        if (kept > 0)
+                (void) fprintf(f, ", %lld attempt%s of the run's own processes by the fence", kept, kept == 1 ? "" : "s");
+}
+
 char *ctl_record_text(const char *event, const json_t *data) {
         _cleanup_free_ char *raw = NULL;
         size_t size;
@@ -78,8 +98,7 @@ char *ctl_record_text(const char *event, const json_t *data) {
         else if (strcmp(event, "policy.changed") == 0)
                 (void) fprintf(f, "the policy was changed: %s", ctl_string(data, "change") ?: "?");
         else if (strcmp(event, "egress.totals") == 0)
-                (void) fprintf(f, "in all, %lld packet%s turned away by the guest's network", (long long) number(data, "rejected"),
-                               number(data, "rejected") == 1 ? "" : "s");
+                write_totals(f, data);
         else {
                 write_target(f, event, data);
                 write_detail(f, event, data);

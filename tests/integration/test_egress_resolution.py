@@ -27,13 +27,13 @@ TOP = pathlib.Path(__file__).resolve().parents[2]
 class Names:
     """A zone that grows: every test uses names of its own, so that none finds another's in egressd's cache."""
 
-    def __init__(self, world):
-        self.world, self.zone, self.n = world, dict(worlds.ZONE), 0
+    def __init__(self, world, domain="example.org"):
+        self.world, self.domain, self.zone, self.n = world, domain, dict(worlds.ZONE), 0
 
     def add(self, entry, also=None):
         """A new name with that entry of the zone."""
         self.n += 1
-        name = "n%d.example.org" % self.n
+        name = "n%d.%s" % (self.n, self.domain)
         self.zone[name] = entry
         self.zone.update(also or {})
         self.world.set_zone(self.zone)
