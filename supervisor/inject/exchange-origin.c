@@ -133,11 +133,13 @@ static void exchange_on_cleared(int r, const Refusal *refusal, void *userdata) {
 }
 
 int exchange_decide(Exchange *x) {
+        uint64_t carries = request_carried(&x->request);
         Refusal refusal;
         int r;
 
-        if (x->origin && time_boottime() - x->idle_usec > IDLE_USEC)
+        if (x->origin && (time_boottime() - x->idle_usec > IDLE_USEC || carries != x->carried))
                 exchange_drop_origin(x);
+        x->carried = carries;
 
         r = request_clear(&x->request, x->origin ? x->grant : 0, exchange_on_granted, exchange_on_cleared, x, &refusal);
         if (r == REQUEST_E_REFUSED)

@@ -49,6 +49,7 @@ struct Exchange {
 
         /* the connection to the origin */
         int64_t grant;
+        uint64_t carried; /* which credentials it has carried, a bit each: it is for these only */
         char *addresses[EGRESS_ADDRESSES_MAX]; /* owned */
         size_t n_addresses;
         Dial *dial; /* owned; while one of them is connected to */

@@ -22,5 +22,5 @@ LIB_SRCS += supervisor/inject/usage-report.c
 LIB_SRCS += supervisor/inject/usage.c
 LIB_SRCS += supervisor/inject/websocket.c
 PROGRAMS += anchor-inject
-UNIT_TESTS += test-exchange test-exchange-wire test-gunzip test-http-message test-inject-parts test-mask test-substitute test-usage test-websocket
+UNIT_TESTS += test-exchange test-exchange-tls test-exchange-wire test-gunzip test-http-message test-inject-parts test-mask test-substitute test-usage test-websocket
 FUZZERS += fuzz-gunzip fuzz-http-message fuzz-mask fuzz-usage fuzz-websocket

@@ -362,6 +362,14 @@ void request_set_sent(Request *q) {
         q->sent = true;
 }
 
+uint64_t request_carried(const Request *q) {
+        uint64_t bits = 0;
+
+        for (size_t i = 0; i < q->plan.n_items; i++)
+                bits |= 1ULL << (q->plan.items[i].credential - q->context->credentials);
+        return bits;
+}
+
 /* ---- start and end ---- */
 
 static void add_secret(MaskPair *pairs, size_t *n, const Secret *secret, const char *sentinel) {

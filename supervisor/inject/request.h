@@ -98,6 +98,9 @@ void request_finish(Request *q, bool complete);
 /* A part of that: reports a model call that was sent and is not reported yet. */
 void request_report_usage(Request *q, bool complete);
 
+/* The credentials in the request under way, a bit each by their number. */
+uint64_t request_carried(const Request *q);
+
 /* ---- refusals ---- */
 
 void refusal_set(Refusal *ret, unsigned status, const char *reason, const char *rule, const char *message);
