@@ -92,6 +92,26 @@ static const char *resolve_variable(const RunContext *context, const char *key, 
         return sentinel;
 }
 
+/* Each tool looks for its CAs in another place; what is not here reads the system's bundle. Those that want all of them get that, one that adds
+ * to its own the run's alone. */
+static int fill_ca(json_t *env) {
+        static const struct {
+                const char *key, *path;
+        } variables[] = {
+                { "SSL_CERT_FILE", RUN_GUEST_BUNDLE },
+                { "CURL_CA_BUNDLE", RUN_GUEST_BUNDLE },
+                { "REQUESTS_CA_BUNDLE", RUN_GUEST_BUNDLE },
+                { "GIT_SSL_CAINFO", RUN_GUEST_BUNDLE },
+                { "CARGO_HTTP_CAINFO", RUN_GUEST_BUNDLE },
+                { "NODE_EXTRA_CA_CERTS", RUN_GUEST_CA },
+        };
+
+        for (size_t i = 0; i < ELEMENTSOF(variables); i++)
+                if (json_object_set_new(env, variables[i].key, json_string(variables[i].path)) < 0)
+                        return -ENOMEM;
+        return 0;
+}
+
 static int fill_env(const RunStep *step, const RunContext *context, json_t *request, char **ret_reason) {
         json_t *env = json_object(), *value;
         const char *key;
@@ -99,9 +119,7 @@ static int fill_env(const RunStep *step, const RunContext *context, json_t *requ
         if (!env || json_object_set_new(request, "env", env) < 0)
                 return -ENOMEM;
 
-        if (context->has_ca &&
-            (json_object_set_new(env, "SSL_CERT_FILE", json_string(RUN_GUEST_BUNDLE)) < 0 ||
-             json_object_set_new(env, "NODE_EXTRA_CA_CERTS", json_string(RUN_GUEST_CA)) < 0))
+        if (context->has_ca && fill_ca(env) < 0)
                 return -ENOMEM;
 
         json_object_foreach(step->env, key, value) {

@@ -128,6 +128,7 @@ static void test_plan_without_agent(void **state) {
 }
 
 static void test_command(void **state) {
+        static const char *const bundles[] = { "SSL_CERT_FILE", "CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "GIT_SSL_CAINFO", "CARGO_HTTP_CAINFO" };
         _cleanup_json_ json_t *sentinels = json_pack("{s:s}", "c", "sk-1"), *request = NULL, *again = NULL;
         _cleanup_free_ char *reason = NULL, *text = NULL;
         RunContext context = { .task = "do {feedback} it", .feedback = "", .sentinels = sentinels };
@@ -144,7 +145,9 @@ static void test_command(void **state) {
         context.has_ca = true;
         assert_int_equal(run_command_build(s.steps, &context, &again, &reason), 0);
         assert_string_equal(json_string_value(json_array_get(json_object_get(again, "argv"), 1)), "do {feedback} it\n\ncheck failed");
-        assert_non_null(json_object_get(json_object_get(again, "env"), "SSL_CERT_FILE"));
+        for (size_t i = 0; i < ELEMENTSOF(bundles); i++)
+                assert_string_equal(json_string_value(json_object_get(json_object_get(again, "env"), bundles[i])), RUN_GUEST_BUNDLE);
+        assert_string_equal(json_string_value(json_object_get(json_object_get(again, "env"), "NODE_EXTRA_CA_CERTS")), RUN_GUEST_CA);
 
         text = run_command_fill("{ta{task}{}{feedback}{", s.steps, &context);
         assert_string_equal(text, "{tado {feedback} it\n\ncheck failed{}check failed{");
