@@ -13,7 +13,7 @@
 
 #include <linux/types.h>
 
-#define FENCE_MAPS_DIR "/run/anchorhold/maps"       /* grants, live, heartbeat: egressd's group */
+#define FENCE_MAPS_DIR "/run/anchorhold/maps"       /* grants, live, heartbeat: egressd's group writes them; checked: it reads it */
 #define FENCE_PROGS_DIR "/sys/fs/bpf/anchorhold/prog"   /* programs: root */
 #define FENCE_PRIVATE_DIR "/sys/fs/bpf/anchorhold/maps" /* what only the programs and root's tools use */
 #define FENCE_LINKS_DIR "/sys/fs/bpf/anchorhold/uplink" /* one link a device, named by its index */

@@ -12,6 +12,7 @@
 #include "net/check-run.h"
 #include "net/check.h"
 #include "net/fence.h"
+#include "net/probe.h"
 #include "policy/policy.h"
 #include "util/log.h"
 #include "util/text.h"
@@ -94,7 +95,7 @@ static int check_host(void) {
 
         if (check_twin_new(&twin, &table) >= 0)
                 (void) check_guest(twin, NULL, &table);
-        (void) check_cgroup(&table);
+        (void) probe_read(PROBE_OF_DOCTOR, &table);
         check_policies(&table);
 
         agree = !check_disagrees(&table, reason, sizeof(reason));

@@ -5,7 +5,7 @@
  * here to that slice's cgroup. Two trees, so that egressd, which may write grants, cannot even see
  * a program:
  *
- *   /run/anchorhold/maps             a bpffs of its own; grants, live, heartbeat; root:anchor-egress 0660
+ *   /run/anchorhold/maps             a bpffs of its own; grants, live, heartbeat; root:anchor-egress 0660; checked 0640
  *   /sys/fs/bpf/anchorhold/{prog,maps}   root only; programs, and the maps that only they use
  *
  * Maps are the state of connections that may be under way, so they are never replaced: if a new build
@@ -220,6 +220,20 @@ static int open_maps_for_egressd(const MapPlace places[static N_MAPS], char **re
         return 0;
 }
 
+/* The warden's sign of life once more, where egressd's group (anchor-probe) may read it and nothing else. */
+static int show_checked(struct fence *f, const char *path, char **ret_reason) {
+        struct stat st;
+        int r;
+
+        (void) unlink(path);
+        r = bpf_obj_pin(bpf_map__fd(f->maps.checked), path);
+        if (r < 0)
+                return fail(ret_reason, r, "cannot pin %s", path);
+        if (stat(FENCE_MAPS_DIR, &st) < 0 || chown(path, 0, st.st_gid) < 0 || chmod(path, 0640) < 0)
+                return fail(ret_reason, -errno, "cannot open %s to be read", path);
+        return 0;
+}
+
 /* 1 if it had to be pinned. */
 static int pin_program(struct fence *f, const FenceHook *hook, bool check, char **ret_reason) {
         _cleanup_free_ char *path = NULL, *fresh = NULL;
@@ -289,6 +303,9 @@ int fence_load(bool check, unsigned *ret_pinned, char **ret_reason) {
                 if (r < 0)
                         return r;
                 r = open_maps_for_egressd(places, ret_reason);
+                if (r < 0)
+                        return r;
+                r = show_checked(f, FENCE_MAPS_DIR "/checked", ret_reason);
                 if (r < 0)
                         return r;
         }

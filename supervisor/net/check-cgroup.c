@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 
 /*
- * What do the programs say to a process in the run's cgroup? This process is one.
+ * What do the programs say to a process in the run's cgroup? This process is one: anchor-probe, which may write grants and
+ * reads nothing but the kernel's answers.
  *
  * Most probes are connect() of UDP sockets: the programs are asked as for TCP, but no packet exists, so a broken fence lets none out. TCP
  * is tried where the packet would stay: on loopback and to the host's own address. The ports are those that the programs count as
@@ -130,7 +131,8 @@ static int own_cgroup(uint64_t *ret) {
 
 /* Without egressd or the warden nothing passes, as it shall be: then there is no control. */
 static bool is_fresh(const char *path) {
-        _cleanup_fd_ int fd = bpf_obj_get(path);
+        struct bpf_obj_get_opts opts = { .sz = sizeof(opts), .file_flags = BPF_F_RDONLY };
+        _cleanup_fd_ int fd = bpf_obj_get_opts(path, &opts);
         uint64_t last = 0, now = time_boottime() * 1000;
         uint32_t zero = 0;
 
@@ -138,7 +140,7 @@ static bool is_fresh(const char *path) {
 }
 
 static bool is_alive(void) {
-        return is_fresh(FENCE_MAPS_DIR "/heartbeat") && is_fresh(FENCE_PRIVATE_DIR "/checked");
+        return is_fresh(FENCE_MAPS_DIR "/heartbeat") && is_fresh(FENCE_MAPS_DIR "/checked");
 }
 
 /* Connects under a grant of its own; in *ret_other what came of a port that the grant does not name. */

@@ -3,8 +3,8 @@
 /*
  * anchor-check@RUN: do the layers agree, before the run begins and every five seconds?
  *
- * One round: the probes of check.h to the run's network and to the programs of its cgroup, at once; then the same questions to
- * egressd, which answers from the policy that it enforces (io.anchorhold.Egress.Judge). The policy's own control is some name and port
+ * One round: the probes of check.h to the run's network; what anchor-probe@RUN has found of the programs of the run's cgroup (probe.h); then the
+ * same questions to egressd, which answers from the policy that it enforces (io.anchorhold.Egress.Judge). The policy's own control is some name and port
  * that it allows.
  *
  * A disagreement ends the run. It is recorded as `enforcement.mismatch`, anchord is told, and then this process exits with
@@ -21,6 +21,7 @@
 #include "ipc/ipc.h"
 #include "net/check-run.h"
 #include "net/check.h"
+#include "net/probe.h"
 #include "util/log.h"
 #include "util/text.h"
 
@@ -38,6 +39,7 @@ struct CheckRun {
         CheckTwin *twin;        /* owned */
         CheckTable table;
         char run[ID_LENGTH + 1];
+        char *probe; /* owned; where its probe writes */
         bool ready;
 };
 
@@ -164,7 +166,7 @@ static int begin_round(CheckRun *c) {
 
         c->table = (CheckTable) {};
         (void) check_guest(c->twin, c->run, &c->table);
-        (void) check_cgroup(&c->table);
+        (void) probe_read(c->probe, &c->table);
         if (check_disagrees(&c->table, reason, sizeof(reason)))
                 return stop_run(c, reason);
 
@@ -186,6 +188,9 @@ int check_run_new(CheckRun **ret, sd_event *event, const char *run) {
         *c = (CheckRun) { .event = sd_event_ref(event) };
         (void) snprintf(c->run, sizeof(c->run), "%s", run);
 
+        c->probe = text_format(PROBE_FOLDER "/%s/" PROBE_FILE, run);
+        if (!c->probe)
+                return log_error_errno(-ENOMEM, "cannot start");
         r = check_twin_new(&c->twin, &c->table);
         if (r < 0)
                 return log_error_errno(r, "run %s: %s", run, c->table.reason);
@@ -204,6 +209,7 @@ CheckRun *check_run_free(CheckRun *c) {
                 return NULL;
         ipc_client_free(c->egress);
         check_twin_free(c->twin);
+        free(c->probe);
         sd_event_source_disable_unref(c->timer);
         sd_event_unref(c->event);
         free(c);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 
+#include <errno.h>
 #include <stdarg.h>
 #include <string.h>
 
@@ -52,4 +53,35 @@ json_t *check_to_json(const CheckTable *t) {
                                                                   results[t->results[l][p]])) < 0)
                                 return NULL;
         return TAKE_PTR(list);
+}
+
+static int find_name(const char *const *names, size_t n, const char *name) {
+        for (size_t i = 0; name && i < n; i++)
+                if (strcmp(names[i], name) == 0)
+                        return (int) i;
+        return -EBADMSG;
+}
+
+int check_from_json(CheckTable *t, CheckLayer layer, const json_t *list, const char *reason) {
+        CheckResult found[CHECK_N_PROBES] = {};
+        const json_t *value;
+        size_t i;
+
+        if (!json_is_array(list) || !reason)
+                return -EBADMSG;
+
+        json_array_foreach(list, i, value) {
+                int l = find_name(layers, ELEMENTSOF(layers), json_string_value(json_object_get(value, "layer"))),
+                    p = find_name(probes, ELEMENTSOF(probes), json_string_value(json_object_get(value, "probe"))),
+                    r = find_name(results, ELEMENTSOF(results), json_string_value(json_object_get(value, "result")));
+
+                if (l != (int) layer || p < 0 || r < 0)
+                        return -EBADMSG;
+                found[p] = (CheckResult) r;
+        }
+
+        memcpy(t->results[layer], found, sizeof(found));
+        if (*reason)
+                (void) check_fail(t, 0, "%s", reason);
+        return 0;
 }

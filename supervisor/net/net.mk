@@ -14,6 +14,7 @@ LIB_SRCS += \
 	supervisor/net/netlink.c \
 	supervisor/net/netlog-tally.c \
 	supervisor/net/netlog.c \
+	supervisor/net/probe.c \
 	supervisor/net/run-link-describe.c \
 	supervisor/net/run-link.c \
 	supervisor/net/run-net.c \
@@ -23,7 +24,7 @@ LIB_SRCS += \
 	supervisor/net/uplink.c \
 	supervisor/net/warden.c
 
-PROGRAMS += anchor-bpf anchor-check anchor-fence anchor-net anchor-netlog anchor-warden
+PROGRAMS += anchor-bpf anchor-check anchor-fence anchor-net anchor-netlog anchor-probe anchor-warden
 
-UNIT_TESTS += test-fence-address test-fence-kernel test-grant-map test-host-units test-netlog test-run-net
+UNIT_TESTS += test-check test-fence-address test-fence-kernel test-grant-map test-host-units test-netlog test-run-net
 FUZZERS += fuzz-netlog

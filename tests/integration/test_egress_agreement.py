@@ -6,10 +6,13 @@ for several rounds before.
 """
 
 import json
+import pathlib
+import re
 import time
 
 import pytest
 
+from inside import reach, unix
 from liverun import LiveRun
 from waiting import wait_for
 
@@ -47,6 +50,27 @@ DAMAGE = {
 }
 
 
+def assert_halves_apart(host, live):
+    """Who may write grants reads nothing of a run; who reads something of it has no access to a map: neither by name nor, with CAP_SYS_ADMIN, by number."""
+    probe, check = live.pid("anchor-probe"), live.pid("anchor-check")
+    status = pathlib.Path(f"/proc/{probe}/status").read_text()
+    assert re.search(r"^CapEff:\s+0+$", status, re.M) and re.search(r"^CapBnd:\s+0+$", status, re.M)
+    assert not re.search(r"^Uid:\s+0\s", status, re.M)
+    root = pathlib.Path(f"/proc/{probe}/root")
+    assert (root / "run/anchorhold/maps/grants").exists()
+    assert {p.name for p in (root / "run").iterdir()} == {"anchorhold", "anchorhold-probe", "systemd"}
+    assert {p.name for p in (root / "run/anchorhold").iterdir()} == {"maps"}
+    assert [p.name for p in (root / "run/anchorhold-probe").iterdir()] == [live.run]
+    assert not list((root / "sys/fs/bpf").iterdir())
+    present = [unix(path) for path in host.run("find /run -type s", check=False).stdout.split() if path != "/run/systemd/notify"]
+    assert len(present) > 10 and set(reach(probe, present)) <= {"ENOENT", "EACCES"}
+
+    root = pathlib.Path(f"/proc/{check}/root")
+    assert (root / f"run/netns/anchor-{live.run}").exists() and (root / f"run/anchorhold-probe/{live.run}/result").exists()
+    assert not (root / "run/anchorhold/maps/grants").exists() and not list((root / "sys/fs/bpf").iterdir())
+    assert f"anchor-probe@{live.run}.service" in host.property(f"anchor-check@{live.run}.service", "BindsTo")
+
+
 def test_a_run_under_way_agrees_and_each_damage_ends_it(host, live):
     """One run, which goes on for three rounds; then its rules go, and it goes."""
     unit = f"anchor-check@{live.run}.service"
@@ -56,6 +80,7 @@ def test_a_run_under_way_agrees_and_each_damage_ends_it(host, live):
         time.sleep(1)
     assert not mismatches(host, live.run)
     assert host.is_active(f"anchor-run@{live.run}.service") == "active"
+    assert_halves_apart(host, live)
 
     item = host.items()[0]["id"]
     in_netns(host, live.run, DAMAGE["rules flushed"][0])
@@ -70,9 +95,12 @@ def test_a_run_under_way_agrees_and_each_damage_ends_it(host, live):
     assert tried[("cgroup", "allowed-control")] == "allowed" and tried[("cgroup", "metadata")] == "denied"
 
 
-def test_the_check_cannot_be_killed_and_the_run_go_on(host, live):
-    host.systemctl("kill", "--signal=KILL", f"anchor-check@{live.run}.service")
-    wait_for(lambda: host.is_active(f"anchor-run@{live.run}.service") in ("inactive", "failed"), 10)
+@pytest.mark.parametrize("half, signal, seconds", [("check", "KILL", 10), ("probe", "STOP", 30)])
+def test_no_half_of_the_check_ends_and_the_run_goes_on(host, live, half, signal, seconds):
+    """Killed, which ends what is bound to it; or stopped, so that the other half finds its word too old."""
+    assert host.is_active(f"anchor-run@{live.run}.service") == "active"
+    host.systemctl("kill", f"--signal={signal}", f"anchor-{half}@{live.run}.service")
+    wait_for(lambda: host.is_active(f"anchor-run@{live.run}.service") in ("inactive", "failed"), seconds)
 
 
 def test_doctor_asks_all_layers(host):
@@ -105,32 +133,32 @@ RUN = "r0000check000"
 def network(host):
     """A run's network without anchord and without a microVM, in which the check itself is started by hand."""
     host.stop_daemon("anchord")
-    host.write(f"/run/systemd/system/anchor-check@{RUN}.service.d/test.conf",
-               "[Unit]\nStopWhenUnneeded=no\nStartLimitIntervalSec=0\n")
-    host.write(f"/run/systemd/system/anchor-net@{RUN}.service.d/test.conf", "[Unit]\nStartLimitIntervalSec=0\n")
+    for kind in ("check", "probe", "net"):
+        host.write(f"/run/systemd/system/anchor-{kind}@{RUN}.service.d/test.conf",
+                   "[Unit]\nStartLimitIntervalSec=0\n" + ("StopWhenUnneeded=no\n" if kind == "check" else ""))
     host.systemctl("daemon-reload")
     yield
     host.systemctl("stop", "anchorhold-runs.slice", f"anchor-net@{RUN}.service", check=False)
-    host.run(f"rm -r /run/systemd/system/anchor-{{check,net}}@{RUN}.service.d; systemctl daemon-reload; systemctl reset-failed", check=False)
+    host.run(f"rm -r /run/systemd/system/anchor-{{check,probe,net}}@{RUN}.service.d; systemctl daemon-reload; systemctl reset-failed", check=False)
     host.start_daemon("anchord")
 
 
-def once(host, damage=None, fence=True):
-    """What the check says of a fresh network after `damage`: its reason, from the journal. egressd does not know this run, which the
-    check says when nothing else is wrong."""
-    dropin = f"/run/systemd/system/anchor-check@{RUN}.service.d/damage.conf"
-    host.systemctl("stop", f"anchor-check@{RUN}.service", f"anchor-net@{RUN}.service", check=False)
+def once(host, damage=None, fence=True, before="check"):
+    """What the check says of a fresh network after `damage`, done as the last thing before that half starts: its reason, from the journal. egressd
+    does not know this run, which the check says when nothing else is wrong."""
+    dropin = f"/run/systemd/system/anchor-{before}@{RUN}.service.d/damage.conf"
+    host.systemctl("stop", f"anchor-check@{RUN}.service", f"anchor-probe@{RUN}.service", f"anchor-net@{RUN}.service", check=False)
     host.run("systemctl reset-failed", check=False)
     if damage:
-        host.write("/run/anchorhold/damage", damage + "\n")
-        host.write(dropin, "[Service]\n" + ("" if fence else "ExecStartPre=\n") + "ExecStartPre=+/bin/sh -e /run/anchorhold/damage\n")
+        host.write("/etc/damage", damage + "\n")
+        host.write(dropin, "[Service]\n" + ("" if fence else "ExecStartPre=\n") + "ExecStartPre=+/bin/sh -e /etc/damage\n")
     host.systemctl("daemon-reload")
     begin = host.run("date +%s.%N").stdout.strip()
     try:
         assert host.systemctl("start", f"anchor-check@{RUN}.service", check=False).returncode != 0
     finally:
-        host.run(f"rm -f {dropin} /run/anchorhold/damage; systemctl daemon-reload")
-    return host.journal(f"--since=@{begin}", "-u", f"anchor-check@{RUN}.service")
+        host.run(f"rm -f {dropin} /etc/damage; systemctl daemon-reload")
+    return host.journal(f"--since=@{begin}", "-u", f"anchor-check@{RUN}.service", "-u", f"anchor-probe@{RUN}.service")
 
 
 @pytest.mark.parametrize("name", [None, *DAMAGE])
@@ -152,8 +180,30 @@ def test_a_layer_that_lets_through_is_found(host, network):
     damage = "\n".join(f"bpftool cgroup detach {CGROUP} {hook} pinned {PROGRAMS}/{program}" for hook, program in
                        (("cgroup_inet4_connect", "connect4"), ("cgroup_inet6_connect", "connect6")))
     try:
-        said = once(host, damage, fence=False)
+        said = once(host, damage, fence=False, before="probe")
         assert "layer cgroup: metadata is allowed" in said or "could not" in said or "not fenced" in said, said
     finally:
         host.run("systemctl stop anchorhold-runs.slice; systemctl restart anchor-bpf.service; systemctl start anchor-warden.service")
     assert "egressd has no policy for this run" in once(host)
+
+
+def bpf_in(host, half, filters):
+    """Whether a program in that unit, with its privileges and filter, gets hold of the grants by the map's number."""
+    number = json.loads(host.run("bpftool -j map show pinned /run/anchorhold/maps/grants").stdout)["id"]
+    dropin = f"/run/systemd/system/anchor-{half}@{RUN}.service.d/bpf.conf"
+    host.systemctl("stop", f"anchor-check@{RUN}.service", f"anchor-probe@{RUN}.service", check=False)
+    host.run("systemctl reset-failed", check=False)
+    host.write(dropin, f"[Service]\nType=oneshot\n{filters}ExecStart=\nExecStart=bpftool map show id {number}\n")
+    host.systemctl("daemon-reload")
+    try:
+        return host.systemctl("start", f"anchor-{half}@{RUN}.service", check=False).returncode == 0
+    finally:
+        host.run(f"rm -f {dropin}; systemctl daemon-reload")
+
+
+def test_the_judging_half_has_no_bpf(host, network):
+    assert not bpf_in(host, "check", "")
+    assert bpf_in(host, "check", "SystemCallFilter=bpf\n")            # the control: nothing but its filter keeps it from that
+    assert not bpf_in(host, "probe", "")                              # which may open its pins, and nothing by number
+    for unit in ("anchor-doctor.service", f"anchor-check@{RUN}.service"):
+        assert "bpf" not in host.property(unit, "SystemCallFilter").split()

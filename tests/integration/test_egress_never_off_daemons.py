@@ -69,7 +69,7 @@ def test_the_slice_made_anew_is_fenced(host, live):
     assert fence_reason(host) == ""
 
 
-@pytest.mark.parametrize("program", ["anchor-fence", "anchor-check", "anchor-net"])
+@pytest.mark.parametrize("program", ["anchor-fence", "anchor-check", "anchor-probe", "anchor-net"])
 def test_no_run_without_a_helper(host, program):
     path = f"/usr/libexec/anchorhold/{program}"
     host.run(f"mount --bind /dev/null {path}")

@@ -7,7 +7,7 @@ Each refusal has its control: the same call that succeeds for the allowed unit, 
 import pytest
 
 RUN = "r00000000test"
-ALLOWED = [f"anchor-{kind}@{RUN}.service" for kind in ("run", "import", "net", "vm", "proxy", "inject")] + \
+ALLOWED = [f"anchor-{kind}@{RUN}.service" for kind in ("run", "import", "net", "netlog", "check", "probe", "vm", "proxy", "inject")] + \
           [f"anchor-{kind}@{RUN}.socket" for kind in ("vm", "proxy", "inject")] + [f"anchorhold-runs-{RUN}.slice"]
 SYSTEMD = ("org.freedesktop.systemd1", "/org/freedesktop/systemd1", "org.freedesktop.systemd1.Manager")
 
@@ -125,7 +125,7 @@ def test_other_users_start_nothing(host):
 
 @pytest.mark.parametrize("unit", [
     "anchord.service", "anchor-auditd.service", "anchor-egressd.service", "anchor-secretd.service", "anchor-bpf.service", "anchor-accel.service",
-    *[f"anchor-{kind}@{RUN}.service" for kind in ("run", "import", "net", "vm", "proxy", "inject")]])
+    *[f"anchor-{kind}@{RUN}.service" for kind in ("run", "import", "net", "netlog", "check", "probe", "vm", "proxy", "inject")]])
 def test_no_unit_may_use_io_uring(host, unit):
     """It makes sockets of any family without calling socket(). What systemd has merged counts, not what one file says."""
     allowed = host.property(unit, "SystemCallFilter").split()
