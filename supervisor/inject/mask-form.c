@@ -74,17 +74,26 @@ size_t mask_unit(MaskView view, const uint8_t *p, size_t size, bool closed, uint
         return 1;
 }
 
-/* The six bits from `bit` on of text behind `shift` zero bytes; bits outside are 0. */
-static uint8_t digit_at(size_t bit, unsigned shift, const uint8_t *text, size_t size, size_t repeat) {
-        unsigned value = 0;
+/* The digits from `first` on of text behind `shift` zero bytes; text is as many bytes of `from`, repeated or cut, as size says. */
+static void write_digits(uint8_t *ret, size_t first, size_t n, unsigned shift, const uint8_t *from, size_t from_size, size_t size) {
+        size_t byte = first * 6 / 8, from_at = byte < shift ? 0 : from_size > 0 ? (byte - shift) % from_size : 0;
+        unsigned bits = 0, n_bits = 0;
 
-        for (size_t i = bit; i < bit + 6; i++) {
-                size_t byte = i / 8;
-                bool inside = byte >= shift && byte < shift + size && repeat > 0;
+        for (size_t i = 0; i < n; i++) {
+                while (n_bits < 6) {
+                        bool inside = byte >= shift && byte < shift + size && from_size > 0;
 
-                value = value << 1 | (inside ? text[(byte - shift) % repeat] >> (7 - i % 8) & 1 : 0);
+                        bits = bits << 8 | (inside ? from[from_at] : 0);
+                        if (inside && ++from_at == from_size)
+                                from_at = 0;
+                        n_bits += 8;
+                        /* the first digit may begin in the midst of a byte */
+                        if (i == 0 && n_bits == 8)
+                                n_bits -= first * 6 % 8;
+                        byte++;
+                }
+                ret[i] = bits >> (n_bits -= 6) & 0x3f;
         }
-        return (uint8_t) value;
 }
 
 int base64_form_init(Base64Form *f, unsigned shift, const void *text, size_t size, const void *other, size_t other_size) {
@@ -101,10 +110,8 @@ int base64_form_init(Base64Form *f, unsigned shift, const void *text, size_t siz
                 return -ENOMEM;
         f->others = f->digits + f->size;
 
-        for (size_t i = 0; i < f->size; i++) {
-                f->digits[i] = digit_at((first + i) * 6, shift, text, size, size);
-                f->others[i] = digit_at((first + i) * 6, shift, other, size, other_size);
-        }
+        write_digits(f->digits, first, f->size, shift, text, size, size);
+        write_digits(f->others, first, f->size, shift, other, other_size, size);
         return 0;
 }
 

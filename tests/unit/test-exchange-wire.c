@@ -93,9 +93,45 @@ static bool origin_websocket(World *w, SSL *ssl) {
         return false;
 }
 
+/* Answers that nobody can read in one way only. */
+static const char *const broken_answers[] = {
+        "HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab",
+        "HTTP/1.1 200 OK\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\nzz",
+        "HTTP/1.1 200 OK\r\nX-A: b\r\n c\r\nContent-Length: 0\r\n\r\n",
+        "HTTP/1.1 200 OK\nContent-Length: 0\n\n",
+        "HTTP/1.1 200 OK\r\nX-A: b\rX-B: c\r\nContent-Length: 0\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nX-A: b\x01\r\nContent-Length: 0\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nX-A : b\r\nContent-Length: 0\r\n\r\n",
+        "HTTP/2.0 200 OK\r\nContent-Length: 0\r\n\r\n",
+        "HTTP/1.1 99 No\r\nContent-Length: 0\r\n\r\n",
+        "HTTP/1.1 600 No\r\nContent-Length: 0\r\n\r\n",
+        "ICY 200 OK\r\n\r\n",
+};
+
+/* What the client guesses of the secret comes back in two pieces, with a pause in the midst of it. */
+static const char *guess;
+
+static bool origin_echo(World *w, SSL *ssl) {
+        _cleanup_free_ char *one = text_format("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n%zx\r\nit is: %.*s\r\n", strlen(guess) / 2 + 7,
+                                               (int) strlen(guess) / 2, guess);
+        _cleanup_free_ char *two = text_format("%zx\r\n%s and\r\n0\r\n\r\n", (strlen(guess) + 1) / 2 + 4, guess + strlen(guess) / 2);
+
+        if (!origin_send(ssl, one))
+                return false;
+        while (sem_wait(&w->may_go_on) < 0)
+                ;
+        return origin_send(ssl, two);
+}
+
 static bool origin_answer(World *w, SSL *ssl, ssize_t length) {
         static const char zeros[4 * 1024 * 1024];
 
+        if (strstr(w->seen, " /v1/broken/"))
+                return origin_send(ssl, broken_answers[strtoul(strstr(w->seen, "/v1/broken/") + 11, NULL, 10)]);
+        if (strstr(w->seen, " /v1/echo"))
+                return origin_echo(w, ssl);
         if (strstr(w->seen, " /v1/gzip"))
                 return send_gzip(ssl, "Content-Encoding: gzip\r\nContent-MD5: abc\r\nRepr-Digest: x\r\nX-Kept: 1\r\n", BODY, strlen(BODY), 0);
         if (strstr(w->seen, " /v1/x-gzip"))
@@ -223,6 +259,58 @@ static void test_answer_fields(void **state) {
         play(*state, client_of_fields);
 }
 
+/* ---- what a guess tells ---- */
+
+static struct timeval quiet = { .tv_usec = 200 * 1000 };
+static size_t got_before, got_after;
+
+/* How much there is when nothing more comes, before and after the origin's pause. */
+static void client_of_guess(World *w) {
+        SSL *ssl = client_connect(w, NAME);
+        char text[4096];
+        int n;
+
+        got_before = got_after = 0;
+        EXPECT(ssl);
+        if (!ssl)
+                return;
+        EXPECT(client_send(ssl, GET("/v1/echo") KEY "\r\n"));
+        EXPECT(setsockopt(w->guest_fd, SOL_SOCKET, SO_RCVTIMEO, &quiet, sizeof(quiet)) == 0);
+        while ((n = SSL_read(ssl, text, sizeof(text))) > 0)
+                got_before += (size_t) n;
+        (void) sem_post(&w->may_go_on);
+        while ((n = SSL_read(ssl, text, sizeof(text))) > 0)
+                got_after += (size_t) n;
+        SSL_free(ssl);
+        ERR_clear_error();
+}
+
+/* A guess that is right but for its end comes back in the same pieces as one that is wrong from its beginning; also in another form. */
+static void test_guesses(void **state) {
+        static const char *const guesses[][3] = {
+                { "sk-ant-the-real-one-012x", "sk-ant-the-reaX-one-0123", "xxxxxxxxxxxxxxxxxxxxxxxx" },
+                { "c2stYW50LXRoZS1yZWFsLW9uZS0wMTIy", "c2stYW50LXRoZS1yZWFsLW9uZS0wMTAw", "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx" },
+                { "sk%2Dant-the-real%2Done-0122", "xx%2Dant-the-real%2Done-0122", "xx%2Exxxxxxxxxxxx%2Exxxxxxxx" },
+        };
+        World *w = *state;
+
+        for (size_t i = 0; i < ELEMENTSOF(guesses); i++) {
+                size_t before = 0, after = 0;
+
+                for (size_t k = 0; k < ELEMENTSOF(guesses[i]); k++) {
+                        guess = guesses[i][k];
+                        play(w, client_of_guess);
+                        if (k == 0) {
+                                before = got_before;
+                                after = got_after;
+                        }
+                        assert_true(got_before > 0 && got_after > strlen(guess)); /* all of it waited */
+                        assert_int_equal(got_before, before);
+                        assert_int_equal(got_after, after);
+                }
+        }
+}
+
 /* ---- framing, strictly ---- */
 
 static const struct {
@@ -317,6 +405,25 @@ static void test_broken(void **state) {
                 if (!logged(w, "\"event\":\"conn.deny\""))
                         fail_msg("%s is not recorded", broken[i].what);
         }
+}
+
+static size_t broken_answer;
+
+static void client_of_broken_answer(World *w) {
+        _cleanup_free_ char *request = text_format("GET /v1/broken/%zu HTTP/1.1\r\nHost: " NAME "\r\n" KEY "\r\n", broken_answer);
+        char text[4096];
+
+        EXPECT(one_request(w, request, text, sizeof(text)));
+        EXPECT(strstr(text, "HTTP/1.1 502 "));
+        EXPECT(strstr(text, "origin-malformed"));
+}
+
+static void test_broken_answers(void **state) {
+        World *w = *state;
+
+        for (broken_answer = 0; broken_answer < ELEMENTSOF(broken_answers); broken_answer++)
+                play(w, client_of_broken_answer);
+        assert_int_equal(w->n_accepted, ELEMENTSOF(broken_answers));
 }
 
 static void client_of_large_head(World *w) {
@@ -616,7 +723,9 @@ int main(void) {
                 TEST(test_encoded),
                 TEST(test_parts),
                 TEST(test_answer_fields),
+                TEST(test_guesses),
                 TEST(test_broken),
+                TEST(test_broken_answers),
                 TEST(test_large_head),
                 TEST(test_chunks),
                 TEST(test_trailers),
