@@ -14,7 +14,7 @@ import pytest
 import test_egress_http
 import test_egress_resolution
 import world as worlds
-from egressrun import wait_for
+from waiting import wait_for
 from firstbytes import NAME
 from inside import reach, tcp, udp, unix
 from realguest import RealGuest
