@@ -188,7 +188,7 @@ int egress_link_ask(EgressLink *l, const char *name, uint16_t port, const char *
                 return -ENOTCONN;
 
         q = malloc(sizeof(*q));
-        params = json_pack("{s:s, s:i, s:s, s:s, s:s, s:s, s:s}", "name", name, "port", (int) port, "protocol", "tls", "sni", name,
+        params = json_pack("{s:s, s:i, s:s, s:s, s:s, s:s*, s:s*}", "name", name, "port", (int) port, "protocol", "tls", "sni", name,
                            "host", name, "method", method, "path", path);
         if (!q || !params || (within > 0 && json_object_set_new(params, "within", json_integer(within)) < 0)) {
                 json_unref(params);

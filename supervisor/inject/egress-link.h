@@ -35,7 +35,7 @@ DEFINE_CLEANUP(EgressLink *, egress_link_free)
 typedef struct EgressQuestion EgressQuestion;
 EgressQuestion *egress_question_free(EgressQuestion *q);
 
-/* May this request be made? `within`: an earlier grant whose connection is to carry it, 0 for none. `done` is called once, from the
+/* May this request be made? Or, with method and path NULL, this connection? `within`: an earlier grant whose connection is to carry it, 0 for none. `done` is called once, from the
  * loop, unless the question is freed before; the question is over then. An egressd that is
  * not there answers as a deny, "unavailable". -ENOTCONN once it is lost. */
 int egress_link_ask(EgressLink *l, const char *name, uint16_t port, const char *method, const char *path, int64_t within,

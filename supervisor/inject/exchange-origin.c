@@ -21,8 +21,9 @@ static void drop_addresses(Exchange *x) {
         x->n_addresses = 0;
 }
 
-/* Whatever there is of it, also an attempt under way, and the grant. */
+/* Whatever there is of it, also a question or an attempt under way, and the grant. */
 void exchange_drop_origin(Exchange *x) {
+        x->question = egress_question_free(x->question);
         x->dial = dial_free(x->dial);
         drop_addresses(x);
         x->origin = tls_stream_free(x->origin);
@@ -47,7 +48,8 @@ static int start_tls(Exchange *x, int connected) {
         _cleanup_fd_ int fd = connected;
         int r;
 
-        r = tls_stream_connect(&x->origin, x->context->event, x->context->tls, fd, x->name, exchange_on_origin, x);
+        r = tls_stream_connect(&x->origin, x->context->event, x->context->tls, fd, x->name,
+                               x->opening ? tls_stream_offer(x->guest) : TLS_HTTP1, exchange_on_origin, x);
         if (r < 0)
                 return exchange_refuse(x, 502, "unreachable", "No connection to the origin could be made.");
         TAKE_FD(fd);
@@ -69,7 +71,7 @@ static void exchange_on_dialled(int fd, const char *failures, void *userdata) {
         exchange_continue(x, r);
 }
 
-static int begin_connect(Exchange *x) {
+int exchange_begin_connect(Exchange *x) {
         int r;
 
         r = dial_new(&x->dial, x->context->event, (const char *const *) x->addresses, x->n_addresses, x->port, exchange_on_dialled, x);
@@ -90,7 +92,9 @@ int exchange_secure_step(Exchange *x) {
                 return 0;
         if (r > 0) {
                 r = http_reader_new(&x->responses, HTTP_KIND_RESPONSE);
-                return r < 0 ? r : exchange_begin_relay(x);
+                if (r < 0)
+                        return r;
+                return x->opening ? exchange_opened(x) : exchange_begin_relay(x);
         }
 
         log_warning("no TLS with %s: %s", x->name, tls_stream_error(x->origin));
@@ -103,7 +107,7 @@ int exchange_secure_step(Exchange *x) {
 
 /* ---- the decision ---- */
 
-static int exchange_on_granted(const EgressAnswer *a, void *userdata) {
+int exchange_on_granted(const EgressAnswer *a, void *userdata) {
         Exchange *x = userdata;
 
         if (x->origin) { /* the question was about the connection at hand */
@@ -128,7 +132,7 @@ static void exchange_on_cleared(int r, const Refusal *refusal, void *userdata) {
         if (r == REQUEST_E_REFUSED)
                 r = exchange_refuse_as(x, refusal);
         else if (r == 0)
-                r = x->origin ? exchange_begin_relay(x) : begin_connect(x);
+                r = x->origin ? exchange_begin_relay(x) : exchange_begin_connect(x);
         exchange_continue(x, r);
 }
 
@@ -137,9 +141,10 @@ int exchange_decide(Exchange *x) {
         Refusal refusal;
         int r;
 
-        if (x->origin && (time_boottime() - x->idle_usec > IDLE_USEC || carries != x->carried))
+        if (x->origin && (time_boottime() - x->idle_usec > IDLE_USEC || (!x->fresh && carries != x->carried)))
                 exchange_drop_origin(x);
         x->carried = carries;
+        x->fresh = false;
 
         r = request_clear(&x->request, x->origin ? x->grant : 0, exchange_on_granted, exchange_on_cleared, x, &refusal);
         if (r == REQUEST_E_REFUSED)

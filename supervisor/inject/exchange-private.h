@@ -6,6 +6,7 @@
 
 #include "inject/buffer.h"
 #include "inject/exchange.h"
+#include "inject/h2-pair.h"
 #include "inject/http-message.h"
 #include "inject/request.h"
 #include "util/dial.h"
@@ -18,13 +19,14 @@ enum {
 };
 
 typedef enum Phase {
-        PHASE_HANDSHAKE, /* TLS with the guest */
+        PHASE_HANDSHAKE, /* TLS with the guest; if it offers HTTP/2, DECIDE, CONNECT and SECURE come in between */
         PHASE_HEAD,      /* a request's head is awaited; an idle connection to the origin may be at hand */
         PHASE_DECIDE,    /* egressd was asked; then the audit log is to say that a credential is used */
         PHASE_CONNECT,   /* TCP to the granted addresses; the first that answers wins */
         PHASE_SECURE,    /* TLS with the origin */
         PHASE_RELAY,     /* request and response, both at once */
         PHASE_WEBSOCKET, /* frames, both ways */
+        PHASE_H2,        /* streams of HTTP/2 */
         PHASE_FLUSH,     /* what is left goes to the guest, then the end is said */
         PHASE_LINGER,    /* reading on, so that no reset overtakes what the guest has not read yet */
 } Phase;
@@ -47,9 +49,17 @@ struct Exchange {
 
         Websocket *frames_up, *frames_down; /* owned; once the connection has switched */
 
+        /* with HTTP/2 on offer, see exchange-h2.c */
+        bool opening;              /* the guest's handshake waits for the connection to the origin */
+        bool postponed;            /* there is none, and `refusal` says why to the first request */
+        Refusal refusal;
+        EgressQuestion *question;  /* owned; about the connection */
+        H2Pair *pair;              /* owned */
+
         /* the connection to the origin */
         int64_t grant;
         uint64_t carried; /* which credentials it has carried, a bit each: it is for these only */
+        bool fresh;       /* it was opened for the guest's handshake and has carried nothing */
         char *addresses[EGRESS_ADDRESSES_MAX]; /* owned */
         size_t n_addresses;
         Dial *dial; /* owned; while one of them is connected to */
@@ -73,6 +83,8 @@ int exchange_deny(Exchange *x, unsigned status, const char *reason, const char *
 
 /* exchange-origin.c */
 int exchange_decide(Exchange *x);
+int exchange_on_granted(const EgressAnswer *a, void *userdata);
+int exchange_begin_connect(Exchange *x);
 int exchange_secure_step(Exchange *x);
 void exchange_drop_origin(Exchange *x);
 
@@ -80,6 +92,7 @@ void exchange_drop_origin(Exchange *x);
 int exchange_begin_relay(Exchange *x);
 int exchange_relay_step(Exchange *x);
 int exchange_read_guest(Exchange *x);
+int exchange_read_origin(Exchange *x, bool *ret_ended);
 int exchange_flush(TlsStream *s, Buffer *b, uint64_t *count);
 /* One piece, if there is room. The end sets *ended; -EAGAIN is 0. */
 int exchange_read_piece(TlsStream *s, Buffer *b, bool *ended, ssize_t *ret_size);
@@ -87,3 +100,11 @@ int exchange_read_piece(TlsStream *s, Buffer *b, bool *ended, ssize_t *ret_size)
 /* exchange-websocket.c */
 int exchange_begin_websocket(Exchange *x);
 int exchange_websocket_step(Exchange *x);
+
+/* exchange-h2.c */
+int exchange_open_first(Exchange *x);
+int exchange_opened(Exchange *x);
+int exchange_postpone(Exchange *x, const Refusal *refusal);
+int exchange_begin_h2(Exchange *x);
+int exchange_h2_step(Exchange *x);
+int exchange_h2_tick(Exchange *x);

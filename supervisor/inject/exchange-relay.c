@@ -73,6 +73,16 @@ int exchange_read_guest(Exchange *x) {
         return r;
 }
 
+/* Negative: it broke off. */
+int exchange_read_origin(Exchange *x, bool *ret_ended) {
+        ssize_t size;
+        int r;
+
+        r = exchange_read_piece(x->origin, &x->from_origin, ret_ended, &size);
+        x->bytes_in += (uint64_t) size;
+        return r;
+}
+
 /* ---- request ---- */
 
 int exchange_begin_relay(Exchange *x) {
@@ -337,13 +347,11 @@ static int relay_response(Exchange *x) {
         const uint8_t *body;
         size_t used, body_size;
         HttpEvent event;
-        ssize_t size;
         int r, got;
 
         if (buffer_size(&x->to_guest) >= EXCHANGE_BACKLOG_MAX)
                 return 0;
-        got = exchange_read_piece(x->origin, &x->from_origin, &ended, &size);
-        x->bytes_in += (uint64_t) size;
+        got = exchange_read_origin(x, &ended);
         if (got < 0)
                 return exchange_refuse(x, 502, "origin-closed", "The connection to the origin broke off.");
         if (got == 0)

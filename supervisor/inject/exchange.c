@@ -9,7 +9,7 @@
  * Once a request has passed what request.c asks of it, a connection to the origin is opened (or the last one used again) and the
  * secret written, into a buffer that is zeroed as it empties.
  *
- * One request at a time: the next one is read when the last response is through, and bytes that come earlier end
+ * That is HTTP/1.1; a guest that offers HTTP/2 is exchange-h2.c's. One request at a time: the next one is read when the last response is through, and bytes that come earlier end
  * the connection after it. A refusal is an answer of ours and the end of the connection. If a response has
  * begun already, the connection breaks off instead, so that the guest sees it truncated.
  *
@@ -38,6 +38,7 @@ static Exchange *exchange_free(Exchange *x) {
                 return NULL;
 
         request_done(&x->request);
+        h2_pair_free(x->pair);
         exchange_drop_origin(x);
         x->guest = tls_stream_free(x->guest);
         x->deadline = sd_event_source_disable_unref(x->deadline);
@@ -103,6 +104,8 @@ int exchange_refuse_as(Exchange *x, const Refusal *refusal) {
 
         request_finish(&x->request, false);
         exchange_drop_origin(x);
+        if (x->opening)
+                return exchange_postpone(x, refusal);
         if (x->head_passed)
                 return -ECONNABORTED;
 
@@ -141,7 +144,11 @@ static int handshake_step(Exchange *x) {
                 log_info("no TLS with the guest for %s: %s", x->name, tls_stream_error(x->guest));
                 return r;
         }
-        if (r > 0)
+        if (r == TLS_E_OFFER)
+                return exchange_open_first(x);
+        if (r == TLS_E_DONE && tls_stream_version(x->guest) == TLS_HTTP2)
+                return exchange_begin_h2(x);
+        if (r == TLS_E_DONE)
                 exchange_set_phase(x, PHASE_HEAD, 30 * SECOND_USEC);
         return r;
 }
@@ -155,6 +162,8 @@ static int judge_request(Exchange *x) {
         x->guest_keeps_alive = h->keep_alive;
         x->request_over = x->head_passed = x->body_framed_as_chunks = false;
 
+        if (x->postponed)
+                return exchange_refuse_as(x, &x->refusal);
         r = request_begin(&x->request, h, &refusal);
         return r == REQUEST_E_REFUSED ? exchange_refuse_as(x, &refusal) : r < 0 ? r : exchange_decide(x);
 }
@@ -227,6 +236,8 @@ static int phase_step(Exchange *x) {
                 return exchange_relay_step(x);
         case PHASE_WEBSOCKET:
                 return exchange_websocket_step(x);
+        case PHASE_H2:
+                return exchange_h2_step(x);
         case PHASE_FLUSH:
                 return flush_step(x);
         case PHASE_LINGER:
@@ -238,7 +249,7 @@ static int phase_step(Exchange *x) {
 
 /* Does what is in the buffers flow? */
 static bool is_flowing(const Exchange *x) {
-        return x->phase == PHASE_RELAY || x->phase == PHASE_WEBSOCKET;
+        return x->phase == PHASE_RELAY || x->phase == PHASE_WEBSOCKET || x->phase == PHASE_H2;
 }
 
 static int round_of(Exchange *x) {
@@ -268,6 +279,7 @@ static int set_interest(Exchange *x) {
 
         switch (x->phase) {
         case PHASE_HEAD:
+        case PHASE_H2:
         case PHASE_LINGER:
                 read_guest = !x->guest_ended;
                 break;
@@ -283,7 +295,7 @@ static int set_interest(Exchange *x) {
                 return r;
 
         /* an idle connection is watched for its end */
-        read_origin = x->phase == PHASE_HEAD || (is_flowing(x) && buffer_size(&x->to_guest) < EXCHANGE_BACKLOG_MAX);
+        read_origin = x->phase == PHASE_HEAD || x->phase == PHASE_H2 || (is_flowing(x) && buffer_size(&x->to_guest) < EXCHANGE_BACKLOG_MAX);
         return tls_stream_want(x->origin, read_origin, is_flowing(x) && buffer_size(&x->to_origin) > 0);
 }
 
@@ -334,6 +346,9 @@ static int exchange_on_deadline(sd_event_source *s, uint64_t usec, void *userdat
         case PHASE_SECURE:
         case PHASE_RELAY:
                 r = exchange_refuse(x, 504, "origin-timeout", "The origin did not answer in time.");
+                break;
+        case PHASE_H2:
+                r = exchange_h2_tick(x);
                 break;
         default:
                 r = -ETIMEDOUT;

@@ -28,6 +28,7 @@ typedef struct ExchangeContext {
         UsageReport *usage;
         Exchange *exchanges; /* the list */
         size_t n_exchanges;
+        size_t h2_backlog; /* bytes that wait for slow readers, of all connections of HTTP/2 */
         bool used[RUN_CREDENTIALS_MAX]; /* credential.used is in the audit log */
 } ExchangeContext;
 

@@ -272,17 +272,24 @@ static int record_use(Request *q, Refusal *ret, bool *ret_waits) {
 
 /* ---- egressd ---- */
 
-static int take_answer(Request *q, const EgressAnswer *a, Refusal *ret, bool *ret_waits) {
+int request_read_answer(const EgressAnswer *a, Refusal *ret) {
         char message[sizeof(ret->message)];
+
+        if (a->pass)
+                return 0;
+        if (strcmp(a->reason, "unavailable") == 0)
+                return unavailable(ret, "The host did not decide.");
+        (void) snprintf(message, sizeof(message), "Not allowed by policy (%s, %s).", a->reason, a->rule);
+        refusal_set(ret, 403, a->reason, a->rule, message);
+        return REQUEST_E_REFUSED;
+}
+
+static int take_answer(Request *q, const EgressAnswer *a, Refusal *ret, bool *ret_waits) {
         int r;
 
-        if (!a->pass) {
-                if (strcmp(a->reason, "unavailable") == 0)
-                        return unavailable(ret, "The host did not decide.");
-                (void) snprintf(message, sizeof(message), "Not allowed by policy (%s, %s).", a->reason, a->rule);
-                refusal_set(ret, 403, a->reason, a->rule, message);
-                return REQUEST_E_REFUSED;
-        }
+        r = request_read_answer(a, ret);
+        if (r != 0)
+                return r;
         r = q->granted(a, q->userdata);
         return r < 0 ? r : record_use(q, ret, ret_waits);
 }

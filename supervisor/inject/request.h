@@ -67,6 +67,8 @@ int request_begin(Request *q, const HttpHead *head, Refusal *ret);
 /* Asks egressd, then has the use of credentials recorded. 0 if `cleared` will be called, else as above. `within`: the grant of the connection
  * that is to carry it, 0 if there is none yet. */
 int request_clear(Request *q, int64_t within, RequestGranted granted, RequestCleared cleared, void *userdata, Refusal *ret);
+/* 0 if egressd's answer says yes, else REQUEST_E_REFUSED. */
+int request_read_answer(const EgressAnswer *a, Refusal *ret);
 /* Forgets what request_clear() waits for. */
 void request_cancel(Request *q);
 /* From now on the origin may have it. */

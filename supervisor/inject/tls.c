@@ -41,18 +41,57 @@ struct TlsStream {
         TlsReady ready;
         void *userdata;
         bool server, up, broken;
+        bool held;               /* the client's first message was read, and the owner is to choose */
+        unsigned offer, chosen;  /* of a client: TLS_HTTP1, TLS_HTTP2 */
         bool want_read, want_write;
         uint32_t crossed; /* EPOLLIN or EPOLLOUT that OpenSSL waits for */
         char error[160];
 };
 
-static const unsigned char http11[] = { 8, 'h', 't', 't', 'p', '/', '1', '.', '1' };
+static const unsigned char http1[] = { 8, 'h', 't', 't', 'p', '/', '1', '.', '1' }, http2[] = { 2, 'h', '2' };
+
+/* The versions in a list of protocol names, each behind its length (RFC 7301, 3.1). */
+static unsigned read_versions(const unsigned char *p, size_t size) {
+        unsigned versions = 0;
+
+        while (size > 0 && p[0] < size) {
+                size_t n = 1U + p[0];
+
+                if (n == sizeof(http1) && memcmp(p, http1, n) == 0)
+                        versions |= TLS_HTTP1;
+                if (n == sizeof(http2) && memcmp(p, http2, n) == 0)
+                        versions |= TLS_HTTP2;
+                p += n;
+                size -= n;
+        }
+        return versions;
+}
+
+/* Whoever may speak HTTP/2 waits here until it is known what the origin speaks. Called again after each pause, and for a second ClientHello. */
+static int read_hello(SSL *ssl, int *alert, void *userdata) {
+        TlsStream *s = SSL_get_app_data(ssl);
+        const unsigned char *p;
+        size_t size;
+
+        if (!s || s->chosen)
+                return SSL_CLIENT_HELLO_SUCCESS;
+        if (SSL_client_hello_get0_ext(ssl, TLSEXT_TYPE_application_layer_protocol_negotiation, &p, &size) == 1 && size >= 2)
+                s->offer = read_versions(p + 2, size - 2);
+        if (!(s->offer & TLS_HTTP2)) {
+                s->chosen = TLS_HTTP1;
+                return SSL_CLIENT_HELLO_SUCCESS;
+        }
+        s->held = true;
+        return SSL_CLIENT_HELLO_RETRY;
+}
 
 static int choose_protocol(SSL *ssl, const unsigned char **ret, unsigned char *ret_size,
                            const unsigned char *offered, unsigned int size, void *userdata) {
+        const TlsStream *s = SSL_get_app_data(ssl);
+        const unsigned char *name = s && s->chosen == TLS_HTTP2 ? http2 : http1;
         unsigned char *chosen;
 
-        if (SSL_select_next_proto(&chosen, ret_size, http11, sizeof(http11), offered, size) != OPENSSL_NPN_NEGOTIATED)
+        if (SSL_select_next_proto(&chosen, ret_size, name, name[0] + 1U, offered, size) != OPENSSL_NPN_NEGOTIATED)
                 return SSL_TLSEXT_ERR_ALERT_FATAL;
         *ret = chosen;
         return SSL_TLSEXT_ERR_OK;
@@ -117,10 +156,10 @@ int tls_setup_new(TlsSetup **ret, const char *extra_dir) {
                 return -ENOMEM;
         SSL_CTX_set_alpn_select_cb(t->server, choose_protocol, NULL);
         SSL_CTX_set_tlsext_servername_callback(t->server, check_name);
+        SSL_CTX_set_client_hello_cb(t->server, read_hello, NULL);
 
         SSL_CTX_set_verify(t->client, SSL_VERIFY_PEER, NULL);
-        if (SSL_CTX_set_default_verify_paths(t->client) != 1 ||
-            SSL_CTX_set_alpn_protos(t->client, http11, sizeof(http11)) != 0)
+        if (SSL_CTX_set_default_verify_paths(t->client) != 1)
                 return -ENOMEM;
         if (extra_dir)
                 load_extra(t->client, extra_dir);
@@ -207,7 +246,23 @@ int tls_stream_accept(TlsStream **ret, sd_event *event, TlsSetup *t, int fd, con
         return 0;
 }
 
-int tls_stream_connect(TlsStream **ret, sd_event *event, TlsSetup *t, int fd, const char *name,
+/* The newer one first, if both. */
+static int offer_versions(SSL *ssl, unsigned versions) {
+        unsigned char list[sizeof(http1) + sizeof(http2)];
+        unsigned n = 0;
+
+        if (versions & TLS_HTTP2) {
+                memcpy(list, http2, sizeof(http2));
+                n += sizeof(http2);
+        }
+        if (versions & TLS_HTTP1) {
+                memcpy(list + n, http1, sizeof(http1));
+                n += sizeof(http1);
+        }
+        return SSL_set_alpn_protos(ssl, list, n) == 0 ? 0 : -ENOMEM;
+}
+
+int tls_stream_connect(TlsStream **ret, sd_event *event, TlsSetup *t, int fd, const char *name, unsigned versions,
                        TlsReady ready, void *userdata) {
         _cleanup_(tls_stream_freep) TlsStream *s = NULL;
         int r;
@@ -216,7 +271,7 @@ int tls_stream_connect(TlsStream **ret, sd_event *event, TlsSetup *t, int fd, co
         if (r < 0)
                 return r;
         SSL_set_hostflags(s->ssl, X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS);
-        if (SSL_set1_host(s->ssl, name) != 1 || SSL_set_tlsext_host_name(s->ssl, name) != 1)
+        if (SSL_set1_host(s->ssl, name) != 1 || SSL_set_tlsext_host_name(s->ssl, name) != 1 || offer_versions(s->ssl, versions) < 0)
                 return -ENOMEM;
         SSL_set_connect_state(s->ssl);
 
@@ -247,6 +302,11 @@ static int stream_result(TlsStream *s, int rc, uint32_t natural) {
                 r = stream_update(s);
                 return r < 0 ? r : -EAGAIN;
         }
+        if (e == SSL_ERROR_WANT_CLIENT_HELLO_CB) { /* nothing to wait for but the owner */
+                s->crossed = 0;
+                r = stream_update(s);
+                return r < 0 ? r : -EAGAIN;
+        }
         if (e == SSL_ERROR_ZERO_RETURN)
                 return 0;
 
@@ -271,21 +331,42 @@ int tls_stream_handshake(TlsStream *s) {
         int rc, r;
 
         if (s->up)
-                return 1;
+                return TLS_E_DONE;
         if (s->broken)
                 return -ECONNRESET;
+        if (s->held)
+                return TLS_E_OFFER;
 
         s->crossed = 0;
         ERR_clear_error();
         rc = SSL_do_handshake(s->ssl);
         if (rc != 1) {
                 r = stream_result(s, rc, 0);
-                return r == -EAGAIN ? 0 : r == 0 ? -ECONNRESET : r;
+                if (r == -EAGAIN)
+                        return s->held ? TLS_E_OFFER : 0;
+                return r == 0 ? -ECONNRESET : r;
         }
 
         s->up = true;
         r = stream_update(s);
-        return r < 0 ? r : 1;
+        return r < 0 ? r : TLS_E_DONE;
+}
+
+unsigned tls_stream_offer(const TlsStream *s) {
+        return s->offer;
+}
+
+void tls_stream_choose(TlsStream *s, unsigned version) {
+        s->chosen = version;
+        s->held = false;
+}
+
+unsigned tls_stream_version(const TlsStream *s) {
+        const unsigned char *name;
+        unsigned size;
+
+        SSL_get0_alpn_selected(s->ssl, &name, &size);
+        return size == 2 && memcmp(name, http2 + 1, 2) == 0 ? TLS_HTTP2 : TLS_HTTP1;
 }
 
 ssize_t tls_stream_read(TlsStream *s, void *data, size_t size) {

@@ -24,18 +24,37 @@ typedef struct TlsStream TlsStream;
 /* Something may have become possible: try whatever there is to do. May free the stream. */
 typedef void (*TlsReady)(TlsStream *s, void *userdata);
 
-/* Both take fd (connected, non-blocking) over on success; name is copied. Both speak HTTP/1.1 if anything is negotiated. The
- * first one serves: TLS 1.2 or 1.3, no tickets; a client that asks for another name, or for none, gets an
- * alert. The second one verifies the origin's chain and name. */
+/* Versions of HTTP, as a set: what is offered, or one that was chosen. */
+enum {
+        TLS_HTTP1 = 1 << 0,
+        TLS_HTTP2 = 1 << 1,
+};
+
+/* Both take fd (connected, non-blocking) over on success; name is copied. The first one serves: TLS 1.2 or 1.3, no tickets; a client that
+ * asks for another name, or for none, gets an alert. The second one verifies the origin's chain and name, and offers
+ * the given versions. */
 int tls_stream_accept(TlsStream **ret, sd_event *event, TlsSetup *t, int fd, const char *name,
                       X509 *cert, EVP_PKEY *key, TlsReady ready, void *userdata);
-int tls_stream_connect(TlsStream **ret, sd_event *event, TlsSetup *t, int fd, const char *name,
+int tls_stream_connect(TlsStream **ret, sd_event *event, TlsSetup *t, int fd, const char *name, unsigned versions,
                        TlsReady ready, void *userdata);
 TlsStream *tls_stream_free(TlsStream *s);
 DEFINE_CLEANUP(TlsStream *, tls_stream_free)
 
-/* 1 when done, 0 while it is under way, negative errno: -EPROTO, -ECONNRESET, or -EKEYREJECTED if the origin is not who it should be. */
+enum {
+        _TLS_E_SUCCESS,
+        TLS_E_DONE,  /* the handshake is over */
+        TLS_E_OFFER, /* the client offers HTTP/2: tls_stream_choose() says what it gets, and only then the handshake goes on */
+};
+
+/* One of the above, 0 while it is under way, negative errno: -EPROTO, -ECONNRESET, or -EKEYREJECTED if the origin is not who it should be. A
+ * client that does not offer HTTP/2 gets HTTP/1.1 without being asked about. */
 int tls_stream_handshake(TlsStream *s);
+/* What the client offers; 0 before its first message is there, or if it negotiates nothing. */
+unsigned tls_stream_offer(const TlsStream *s);
+/* version must be in the offer. Call tls_stream_handshake() then. */
+void tls_stream_choose(TlsStream *s, unsigned version);
+/* The version that was negotiated; HTTP/1.1 if none was. */
+unsigned tls_stream_version(const TlsStream *s);
 
 /* Bytes, 0 at a proper end, -EAGAIN, -ECONNRESET if the connection just broke off, -EPROTO. */
 ssize_t tls_stream_read(TlsStream *s, void *data, size_t size);

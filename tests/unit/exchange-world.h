@@ -67,7 +67,10 @@ typedef struct World {
         /* What the origin says to the request in `seen` with a body of that length; false: and closes. */
         bool (*answer)(struct World *w, SSL *ssl, ssize_t length);
 
+        const char *speaks; /* what the origin chooses, "\x02h2" or the like; NULL: it negotiates nothing */
+
         const char *deny;   /* egressd's reason, NULL: allowed */
+        const char *deny_path; /* only this one; NULL: any */
         bool audit_refuses;
         unsigned n_questions, n_done, n_within;
         Buffer log;         /* audit events and usage, one a line */
@@ -87,7 +90,7 @@ static inline int on_connect(IpcCall *call, json_t *params, void *userdata) {
         w->n_questions++;
         if (json_object_get(params, "within"))
                 w->n_within++;
-        if (w->deny)
+        if (w->deny && (!w->deny_path || strcmp(json_string_value(json_object_get(params, "path")) ?: "", w->deny_path) == 0))
                 return ipc_call_reply(call, json_pack("{s:s, s:s, s:s, s:s, s:n, s:n}", "verdict", "deny", "reason", w->deny, "rule", "test",
                                                       "name", NAME, "grant", "addresses"));
         return ipc_call_reply(call, json_pack("{s:s, s:s, s:s, s:s, s:i, s:[ss]}", "verdict", "pass", "reason", "allowed", "rule", "test",
@@ -215,7 +218,8 @@ static inline void *origin_main(void *userdata) {
 
 /* ---- the client ---- */
 
-static inline SSL *client_connect(World *w, const char *sni) {
+/* offer: protocols in the form of ALPN, or NULL. */
+static inline SSL *client_connect_offering(World *w, const char *sni, const char *offer) {
         SSL_CTX *ctx = SSL_CTX_new(TLS_client_method());
         BIO *bio = BIO_new_mem_buf(w->secrets->ca_pem, -1);
         X509 *ca = PEM_read_bio_X509(bio, NULL, NULL, NULL);
@@ -230,11 +234,17 @@ static inline SSL *client_connect(World *w, const char *sni) {
         (void) SSL_set1_host(ssl, NAME);
         if (sni)
                 (void) SSL_set_tlsext_host_name(ssl, sni);
+        if (offer)
+                (void) SSL_set_alpn_protos(ssl, (const unsigned char *) offer, (unsigned) strlen(offer));
         (void) SSL_set_fd(ssl, w->guest_fd);
         if (SSL_connect(ssl) == 1)
                 return ssl;
         SSL_free(ssl);
         return NULL;
+}
+
+static inline SSL *client_connect(World *w, const char *sni) {
+        return client_connect_offering(w, sni, NULL);
 }
 
 static inline bool client_send(SSL *ssl, const char *text) {
@@ -276,6 +286,18 @@ static inline void *client_main(void *userdata) {
 
 /* ---- set up, run, tear down ---- */
 
+static inline int origin_chooses(SSL *ssl, const unsigned char **ret, unsigned char *ret_size, const unsigned char *offered, unsigned size, void *userdata) {
+        const World *w = userdata;
+        unsigned char *chosen;
+
+        if (!w->speaks)
+                return SSL_TLSEXT_ERR_NOACK;
+        if (SSL_select_next_proto(&chosen, ret_size, (const unsigned char *) w->speaks, (unsigned) strlen(w->speaks), offered, size) != OPENSSL_NPN_NEGOTIATED)
+                return SSL_TLSEXT_ERR_ALERT_FATAL;
+        *ret = chosen;
+        return SSL_TLSEXT_ERR_OK;
+}
+
 static inline SSL_CTX *make_origin_ctx(World *w) {
         static const char *const names[] = { NAME };
         _cleanup_(leaf_maker_freep) LeafMaker *leaves = NULL;
@@ -288,6 +310,7 @@ static inline SSL_CTX *make_origin_ctx(World *w) {
         assert_int_equal(leaf_maker_get(leaves, NAME, &cert, &key), 0);
         assert_int_equal(SSL_CTX_use_certificate(ctx, cert), 1);
         assert_int_equal(SSL_CTX_use_PrivateKey(ctx, key), 1);
+        SSL_CTX_set_alpn_select_cb(ctx, origin_chooses, w);
         return ctx;
 }
 
@@ -333,40 +356,29 @@ static inline void on_lost(void *userdata) {
 static inline void on_revoked(int64_t grant, void *userdata) {
 }
 
-static inline int set_up(void **state) {
-        World *w = calloc(1, sizeof(*w));
+/* What every request meets but a guest and an origin. */
+static inline void set_up_host(World *w, const char *ca_dir) {
         ExchangeContext *c = &w->context;
 
-        w->client_done = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-        assert_int_equal(sem_init(&w->may_go_on, 0, 0), 0);
         assert_int_equal(sd_event_new(&w->event), 0);
-        make_origin(w);
         make_secrets(w);
-        assert_int_equal(io_write_file_atomic(AT_FDCWD, "/run/anchorhold/ca/world.pem", w->ca_pem, strlen(w->ca_pem), 0644), 0);
         serve(w, 0, egress_methods, EGRESS_SOCKET);
         serve(w, 1, audit_methods, AUDIT_SOCKET);
         serve(w, 2, run_methods, RUN_API_SOCKET);
 
         *c = (ExchangeContext) { .event = w->event, .run = RUN, .credentials = w->credentials, .n_credentials = 2 };
         assert_int_equal(leaf_maker_new(&c->leaves, w->secrets->ca_pem, w->secrets->ca_key), 0);
-        assert_int_equal(tls_setup_new(&c->tls, "/run/anchorhold/ca"), 0);
+        assert_int_equal(tls_setup_new(&c->tls, ca_dir), 0);
         assert_int_equal(egress_link_new(&c->egress, w->event, EGRESS_SOCKET, on_lost, on_revoked, w), 0);
         assert_int_equal(audit_client_new(&w->audit, w->event), 0);
         c->audit = w->audit;
         assert_int_equal(notes_new(&c->notes, w->event, c->audit, RUN), 0);
         assert_int_equal(usage_report_new(&c->usage, w->event, c->audit, RUN, RUN_API_SOCKET), 0);
-        *state = w;
-        return 0;
 }
 
-static inline int tear_down(void **state) {
-        World *w = *state;
+static inline void tear_down_host(World *w) {
         ExchangeContext *c = &w->context;
 
-        exchange_close_all(c);
-        (void) shutdown(w->origin_fd, SHUT_RDWR);
-        (void) pthread_join(w->origin_thread, NULL);
-        (void) close(w->origin_fd);
         usage_report_free(c->usage);
         notes_free(c->notes);
         audit_client_free(w->audit);
@@ -377,13 +389,35 @@ static inline int tear_down(void **state) {
         for (size_t i = 0; i < ELEMENTSOF(w->servers); i++)
                 ipc_server_free(w->servers[i]);
         run_secrets_free(w->secrets);
+        buffer_done(&w->log);
+        json_unref(w->usage);
+        sd_event_unref(w->event);
+}
+
+static inline int set_up(void **state) {
+        World *w = calloc(1, sizeof(*w));
+
+        w->client_done = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+        assert_int_equal(sem_init(&w->may_go_on, 0, 0), 0);
+        make_origin(w);
+        assert_int_equal(io_write_file_atomic(AT_FDCWD, "/run/anchorhold/ca/world.pem", w->ca_pem, strlen(w->ca_pem), 0644), 0);
+        set_up_host(w, "/run/anchorhold/ca");
+        *state = w;
+        return 0;
+}
+
+static inline int tear_down(void **state) {
+        World *w = *state;
+
+        exchange_close_all(&w->context);
+        (void) shutdown(w->origin_fd, SHUT_RDWR);
+        (void) pthread_join(w->origin_thread, NULL);
+        (void) close(w->origin_fd);
+        tear_down_host(w);
         secret_free(w->ca_key);
         free(w->ca_pem);
         SSL_CTX_free(w->origin_ctx);
-        buffer_done(&w->log);
-        json_unref(w->usage);
         (void) close(w->client_done);
-        sd_event_unref(w->event);
         free(w);
         return 0;
 }

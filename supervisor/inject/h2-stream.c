@@ -1,0 +1,528 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+
+/*
+ * One request on a stream of the guest, and its answer from the stream of the origin that is paired with it.
+ *
+ *   judged → egressd and the audit log were asked → sent to the origin, and from here on both directions run at once
+ *        └→ refused: the answer is ours, and what the guest still sends of the request is passed over
+ *
+ * A stream lives until the guest's side of it is closed. The origin's side may be closed before; if it is not, it is reset then.
+ *
+ * What has come and not left yet lies in `up` and `down`, searched or masked already. A side's window opens again only as
+ * the other side takes the bytes: so each holds a stream's window at most, and a slow reader slows down whoever sends to it.
+ */
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+#include "inject/h2-private.h"
+#include "util/log.h"
+#include "util/text.h"
+
+#define DECIDE_USEC (30 * H2_SECOND_USEC)       /* of egressd, then of the audit log */
+#define RELAY_USEC (15 * 60 * H2_SECOND_USEC)   /* models think for minutes before the first byte comes */
+#define REFUSED_USEC (10 * H2_SECOND_USEC)
+
+/* ---- life ---- */
+
+int h2_stream_new(H2Stream **ret, H2Pair *p, int32_t guest_id) {
+        H2Stream *s = calloc(1, sizeof(*s));
+        int r;
+
+        if (!s)
+                return -ENOMEM;
+        s->pair = p;
+        s->guest_id = guest_id;
+        s->deadline_usec = time_boottime() + DECIDE_USEC;
+        r = request_init(&s->request, p->context, p->name, p->port);
+        if (r < 0) {
+                request_done(&s->request);
+                free(s);
+                return r;
+        }
+
+        s->next = p->streams;
+        s->prev = &p->streams;
+        if (s->next)
+                s->next->prev = &s->next;
+        p->streams = s;
+        p->n_streams++;
+        *ret = s;
+        return 0;
+}
+
+static H2Fields *fields_free(H2Fields *f) {
+        if (f)
+                h2_fields_done(f);
+        free(f);
+        return NULL;
+}
+
+static void count(H2Stream *s, H2Flow *flow) {
+        H2Pair *p = s->pair;
+        size_t now = buffer_size(&flow->data);
+        size_t *backlog = flow == &s->up ? &p->up_backlog : &p->down_backlog;
+
+        *backlog += now - flow->counted;
+        p->context->h2_backlog += now - flow->counted;
+        flow->counted = now;
+}
+
+/* Opens the sender's window by what has left, or never will. */
+static void settle(H2Stream *s, H2Flow *flow) {
+        nghttp2_session *session = flow == &s->up ? s->pair->guest : s->pair->origin;
+        int32_t id = flow == &s->up ? s->guest_id : s->origin_id;
+        size_t in_hand = buffer_size(&flow->data);
+
+        count(s, flow);
+        if (flow->unreturned > in_hand) {
+                /* these fail only for want of memory; then the window stays as small as it is */
+                if (session && id > 0)
+                        (void) nghttp2_session_consume_stream(session, id, flow->unreturned - in_hand);
+                flow->unreturned = in_hand;
+        }
+        h2_pair_settle(s->pair);
+}
+
+static void flow_clear(H2Stream *s, H2Flow *flow) {
+        buffer_clear(&flow->data);
+        flow->trailers = fields_free(flow->trailers);
+        settle(s, flow);
+}
+
+H2Stream *h2_stream_free(H2Stream *s) {
+        if (!s)
+                return NULL;
+
+        request_done(&s->request);
+        flow_clear(s, &s->up);
+        flow_clear(s, &s->down);
+        buffer_done(&s->up.data);
+        buffer_done(&s->down.data);
+        h2_head_done(&s->head);
+        *s->prev = s->next;
+        if (s->next)
+                s->next->prev = s->prev;
+        if (--s->pair->n_streams == 0)
+                s->pair->idle_usec = time_boottime();
+        free(s);
+        return NULL;
+}
+
+void h2_stream_touch(H2Stream *s) {
+        if (s->cleared && !s->refused)
+                s->deadline_usec = time_boottime() + RELAY_USEC;
+}
+
+/* ---- ends ---- */
+
+void h2_stream_drop_origin(H2Stream *s, uint32_t code) {
+        if (s->origin_id > 0)
+                (void) nghttp2_submit_rst_stream(s->pair->origin, NGHTTP2_FLAG_NONE, s->origin_id, code);
+        s->origin_id = 0;
+        flow_clear(s, &s->up);
+}
+
+void h2_stream_reset(H2Stream *s, uint32_t code) {
+        h2_stream_drop_origin(s, NGHTTP2_CANCEL);
+        flow_clear(s, &s->down);
+        s->refused = true; /* nothing more of it is looked at */
+        (void) nghttp2_submit_rst_stream(s->pair->guest, NGHTTP2_FLAG_NONE, s->guest_id, code);
+}
+
+static nghttp2_ssize give_answer(nghttp2_session *session, int32_t id, uint8_t *buffer, size_t size, uint32_t *ret_flags,
+                                 nghttp2_data_source *source, void *userdata) {
+        H2Stream *s = h2_pair_find_guest(userdata, id);
+
+        return s ? h2_stream_give(s, false, buffer, size, ret_flags) : NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE;
+}
+
+static nghttp2_ssize give_body(nghttp2_session *session, int32_t id, uint8_t *buffer, size_t size, uint32_t *ret_flags,
+                               nghttp2_data_source *source, void *userdata) {
+        H2Stream *s = h2_pair_find_origin(userdata, id);
+
+        return s ? h2_stream_give(s, true, buffer, size, ret_flags) : NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE;
+}
+
+static int errno_of(int code) {
+        return code == NGHTTP2_ERR_NOMEM ? -ENOMEM : -EPROTO;
+}
+
+/* The final head; a body follows unless it has ended. */
+static int submit_answer(H2Stream *s, const H2Fields *fields, bool ended) {
+        const nghttp2_data_provider2 body = { .read_callback = give_answer };
+        nghttp2_nv list[H2_FIELDS_MAX];
+        int r;
+
+        h2_fields_list(fields, list);
+        r = nghttp2_submit_response2(s->pair->guest, s->guest_id, list, fields->n, ended ? NULL : &body);
+        if (r < 0)
+                return errno_of(r);
+        s->answered = true;
+        return 0;
+}
+
+int h2_stream_refuse(H2Stream *s, const Refusal *refusal) {
+        bool bodiless = s->head.head.method && strcmp(s->head.head.method, "HEAD") == 0;
+        _cleanup_free_ char *text = refusal_body(refusal);
+        char status[16], length[24];
+        H2Fields fields = {};
+        int r;
+
+        request_finish(&s->request, false);
+        h2_stream_drop_origin(s, NGHTTP2_CANCEL);
+        if (s->answered) { /* too late for an answer: the guest sees it truncated */
+                h2_stream_reset(s, NGHTTP2_INTERNAL_ERROR);
+                return 0;
+        }
+        if (!text)
+                return -ENOMEM;
+
+        s->refused = true;
+        s->deadline_usec = time_boottime() + REFUSED_USEC;
+        (void) snprintf(status, sizeof(status), "%u", refusal->status);
+        (void) snprintf(length, sizeof(length), "%zu", strlen(text));
+        if ((r = h2_fields_add_text(&fields, ":status", status)) >= 0 &&
+            (r = h2_fields_add_text(&fields, "content-type", "application/json")) >= 0 &&
+            (r = h2_fields_add_text(&fields, "content-length", length)) >= 0 &&
+            (r = h2_fields_add_text(&fields, "anchorhold-reason", refusal->reason)) >= 0 &&
+            (r = h2_fields_add_text(&fields, "anchorhold-rule", refusal->rule)) >= 0 &&
+            (bodiless || (r = buffer_append_text(&s->down.data, text)) >= 0)) {
+                s->down.over = true;
+                count(s, &s->down);
+                r = submit_answer(s, &fields, bodiless);
+        }
+        h2_fields_done(&fields);
+        return r;
+}
+
+int h2_stream_deny(H2Stream *s, unsigned status, const char *reason, const char *where, const char *message) {
+        Refusal refusal;
+
+        request_deny(&s->request, s->request.head ?: &s->head.head, status, reason, where, message, &refusal);
+        return h2_stream_refuse(s, &refusal);
+}
+
+/* ---- the request's head ---- */
+
+static int add_field(const char *name, const void *value, size_t size, bool secret, void *userdata) {
+        return h2_fields_add(userdata, name, value, size, secret);
+}
+
+/* The client's "te: trailers" is the one field about its connection that an origin may insist on. */
+static bool accepts_trailers(const HttpHead *h) {
+        const char *value;
+
+        return http_head_find(h, "te", &value) == 1 && strcasecmp(value, "trailers") == 0;
+}
+
+static int make_head(H2Stream *s, H2Fields *fields) {
+        const HttpHead *h = &s->head.head;
+        char authority[SUBSTITUTE_AUTHORITY_SIZE], length[24];
+        int r;
+
+        substitute_authority(s->pair->name, s->pair->port, authority);
+        (void) snprintf(length, sizeof(length), "%llu", (unsigned long long) h->length);
+        if ((r = h2_fields_add_text(fields, ":method", s->head.connect ? "CONNECT" : h->method)) < 0 ||
+            (r = h2_fields_add_text(fields, ":scheme", "https")) < 0 || (r = h2_fields_add_text(fields, ":authority", authority)) < 0 ||
+            (r = h2_fields_add_text(fields, ":path", h->target)) < 0 ||
+            (s->head.connect && (r = h2_fields_add_text(fields, ":protocol", "websocket")) < 0) ||
+            (r = substitute_fields(h, &s->request.plan, add_field, fields)) < 0 ||
+            (h->has_length && (r = h2_fields_add_text(fields, "content-length", length)) < 0) ||
+            (accepts_trailers(h) && (r = h2_fields_add_text(fields, "te", "trailers")) < 0))
+                return r;
+        return 0;
+}
+
+static int send_request(H2Stream *s) {
+        const nghttp2_data_provider2 body = { .read_callback = give_body };
+        bool bodiless = s->head.head.framing == HTTP_FRAMING_NONE;
+        nghttp2_nv list[H2_FIELDS_MAX];
+        H2Fields fields = {};
+        int32_t id = 0;
+        int r;
+
+        if (s->pair->origin_ended)
+                return h2_stream_deny(s, 502, "origin-closed", NULL, "The origin closed the connection.");
+        if (!nghttp2_session_check_request_allowed(s->pair->origin)) {
+                h2_stream_reset(s, NGHTTP2_REFUSED_STREAM); /* it was told to leave: on another connection it may be tried again */
+                return 0;
+        }
+
+        r = make_head(s, &fields);
+        if (r >= 0) {
+                h2_fields_list(&fields, list);
+                id = nghttp2_submit_request2(s->pair->origin, NULL, list, fields.n, bodiless ? NULL : &body, NULL);
+                r = id < 0 ? errno_of(id) : 0;
+        }
+        h2_fields_done(&fields);
+        if (r < 0)
+                return r;
+
+        s->origin_id = id;
+        s->cleared = true;
+        request_set_sent(&s->request);
+        h2_stream_touch(s);
+        return 0;
+}
+
+static int stream_on_granted(const EgressAnswer *a, void *userdata) {
+        H2Stream *s = userdata;
+
+        /* the question was about the connection at hand */
+        if (a->grant > 0 && a->grant != s->pair->grant)
+                egress_link_done(s->pair->context->egress, a->grant, 0, 0, 0);
+        return 0;
+}
+
+static void stream_on_cleared(int r, const Refusal *refusal, void *userdata) {
+        H2Stream *s = userdata;
+        H2Pair *p = s->pair;
+
+        if (r == REQUEST_E_REFUSED)
+                r = h2_stream_refuse(s, refusal);
+        else if (r == 0)
+                r = send_request(s);
+        if (r < 0) {
+                log_warning_errno(r, "a request for %s could not be passed on", p->name);
+                h2_stream_reset(s, NGHTTP2_INTERNAL_ERROR);
+        }
+        p->wake(p->userdata);
+}
+
+int h2_stream_judge(H2Stream *s, bool ended) {
+        Refusal refusal;
+        int r;
+
+        s->up.over = ended;
+        r = h2_head_build_request(&s->head, ended);
+        if (r == -EMSGSIZE)
+                return h2_stream_deny(s, 431, "head-too-large", NULL, s->head.error);
+        if (r == -EBADMSG)
+                return h2_stream_deny(s, 400, "bad-request", NULL, s->head.error);
+        if (r < 0)
+                return r;
+        if (s->pair->refuses) {
+                s->request.head = &s->head.head;
+                return h2_stream_refuse(s, &s->pair->refusal);
+        }
+        if (s->head.connect && !s->pair->origin_connects)
+                return h2_stream_deny(s, 501, "bad-request", ":protocol", "The origin does not take WebSocket connections over HTTP/2.");
+
+        r = request_begin(&s->request, &s->head.head, &refusal);
+        if (r == 0)
+                r = request_clear(&s->request, s->pair->grant, stream_on_granted, stream_on_cleared, s, &refusal);
+        return r == REQUEST_E_REFUSED ? h2_stream_refuse(s, &refusal) : r;
+}
+
+/* ---- the request's body ---- */
+
+int h2_stream_take_body(H2Stream *s, const uint8_t *data, size_t size) {
+        Refusal refusal;
+        int r = 0;
+
+        s->up.unreturned += size;
+        if (!s->refused && (s->origin_id > 0 || !s->cleared)) {
+                r = request_feed_body(&s->request, data, size, false, &s->up.data, &refusal);
+                if (r == REQUEST_E_REFUSED)
+                        r = h2_stream_refuse(s, &refusal);
+                if (r >= 0 && s->origin_id > 0)
+                        (void) nghttp2_session_resume_data(s->pair->origin, s->origin_id);
+                h2_stream_touch(s);
+        }
+        settle(s, &s->up);
+        return r;
+}
+
+/* What a field of the answer is for the guest. */
+static int add_masked(H2Stream *s, const HttpField *field, H2Fields *fields) {
+        Buffer name = {}, value = {};
+        int r;
+
+        if ((r = request_mask_text(&s->request, field->name, &name)) >= 0 && (r = buffer_append(&name, "", 1)) >= 0 &&
+            (r = request_mask_text(&s->request, field->value, &value)) >= 0)
+                r = h2_fields_add(fields, (const char *) buffer_data(&name), buffer_data(&value), buffer_size(&value), false);
+        buffer_done(&name);
+        buffer_done(&value);
+        return r;
+}
+
+static int keep_trailers(H2Stream *s, H2Flow *flow, const HttpHead *h) {
+        int r = 0;
+
+        flow->trailers = calloc(1, sizeof(*flow->trailers));
+        if (!flow->trailers)
+                return -ENOMEM;
+        for (size_t i = 0; i < h->n_fields && r >= 0; i++) {
+                if (http_field_is_hop_by_hop(h, h->fields[i].name))
+                        continue;
+                r = flow == &s->down ? add_masked(s, &h->fields[i], flow->trailers)
+                                     : h2_fields_add_text(flow->trailers, h->fields[i].name, h->fields[i].value);
+        }
+        if (flow->trailers->n == 0)
+                flow->trailers = fields_free(flow->trailers);
+        return r;
+}
+
+int h2_stream_end_body(H2Stream *s, H2Head *trailers) {
+        Refusal refusal;
+        int r;
+
+        s->up.over = true;
+        if (s->refused || (s->cleared && s->origin_id == 0))
+                return 0;
+        r = request_feed_body(&s->request, NULL, 0, true, &s->up.data, &refusal);
+        if (r == 0 && trailers) {
+                if (h2_head_build_trailers(trailers) < 0)
+                        return h2_stream_deny(s, 400, "bad-request", NULL, trailers->error);
+                for (size_t i = 0; i < trailers->head.n_fields && r == 0; i++)
+                        r = request_judge_trailer(&s->request, &trailers->head.fields[i], &refusal);
+                if (r == 0)
+                        r = keep_trailers(s, &s->up, &trailers->head);
+        }
+        if (r == REQUEST_E_REFUSED)
+                r = h2_stream_refuse(s, &refusal);
+        if (r >= 0 && s->origin_id > 0)
+                (void) nghttp2_session_resume_data(s->pair->origin, s->origin_id);
+        settle(s, &s->up);
+        return r;
+}
+
+/* ---- the answer ---- */
+
+static int pass_fields(H2Stream *s, const HttpHead *h, H2Fields *fields) {
+        int r = 0;
+
+        for (size_t i = 0; i < h->n_fields && r >= 0; i++)
+                if (request_passes_field(&s->request, h, h->fields[i].name))
+                        r = add_masked(s, &h->fields[i], fields);
+        return r;
+}
+
+/* A body that is masked may change its length, and what that would be must not depend on the secret. */
+static int pass_length(H2Stream *s, const HttpHead *h, H2Fields *fields) {
+        char text[24];
+
+        if (!h->has_length || h->status == 204 || (h->framing != HTTP_FRAMING_NONE && s->pair->context->n_credentials > 0))
+                return 0;
+        (void) snprintf(text, sizeof(text), "%llu", (unsigned long long) h->length);
+        return h2_fields_add_text(fields, "content-length", text);
+}
+
+/* "Go on", or hints. */
+static int pass_early_head(H2Stream *s, const H2Fields *fields) {
+        nghttp2_nv list[H2_FIELDS_MAX];
+        int32_t r;
+
+        h2_fields_list(fields, list);
+        r = nghttp2_submit_headers(s->pair->guest, NGHTTP2_FLAG_NONE, s->guest_id, NULL, list, fields->n, NULL);
+        return r < 0 ? errno_of(r) : 0;
+}
+
+static int pass_head(H2Stream *s, const HttpHead *h, bool ended) {
+        H2Fields fields = {};
+        char status[16];
+        int r;
+
+        (void) snprintf(status, sizeof(status), "%u", h->status);
+        if ((r = h2_fields_add_text(&fields, ":status", status)) >= 0 && (r = pass_fields(s, h, &fields)) >= 0) {
+                if (h->status < 200)
+                        r = pass_early_head(s, &fields);
+                else if ((r = pass_length(s, h, &fields)) >= 0)
+                        r = submit_answer(s, &fields, ended);
+        }
+        h2_fields_done(&fields);
+        return r;
+}
+
+int h2_stream_take_head(H2Stream *s, H2Head *head, bool ended) {
+        Refusal refusal;
+        int r;
+
+        r = h2_head_build_answer(head, ended);
+        if (r == -ENOMEM)
+                return r;
+        if (r < 0 || (head->head.status < 200 && ended))
+                return h2_stream_deny(s, 502, "origin-malformed", NULL, r < 0 ? head->error : "an answer without a final head");
+        if (head->head.status >= 200) {
+                r = request_begin_answer(&s->request, &head->head, &refusal);
+                if (r != 0)
+                        return r == REQUEST_E_REFUSED ? h2_stream_refuse(s, &refusal) : r;
+        }
+        r = pass_head(s, &head->head, ended);
+        if (r >= 0 && ended) {
+                s->down.over = true;
+                request_finish(&s->request, true);
+        }
+        h2_stream_touch(s);
+        return r;
+}
+
+static bool is_undecodable(int r) {
+        return r == -EBADMSG || r == -EFBIG;
+}
+
+static int deny_undecodable(H2Stream *s) {
+        return h2_stream_deny(s, 502, "encoded-response", "Content-Encoding", "The origin's answer cannot be decoded.");
+}
+
+int h2_stream_take_answer(H2Stream *s, const uint8_t *data, size_t size) {
+        int r;
+
+        s->down.unreturned += size;
+        r = request_feed_answer(&s->request, data, size, false, &s->down.data);
+        if (is_undecodable(r))
+                r = deny_undecodable(s);
+        (void) nghttp2_session_resume_data(s->pair->guest, s->guest_id);
+        h2_stream_touch(s);
+        settle(s, &s->down);
+        return r;
+}
+
+int h2_stream_end_answer(H2Stream *s, H2Head *trailers) {
+        int r;
+
+        r = request_feed_answer(&s->request, NULL, 0, true, &s->down.data);
+        if (is_undecodable(r))
+                return deny_undecodable(s);
+        if (r >= 0 && trailers) {
+                if (h2_head_build_trailers(trailers) < 0)
+                        return h2_stream_deny(s, 502, "origin-malformed", NULL, trailers->error);
+                r = keep_trailers(s, &s->down, &trailers->head);
+        }
+        s->down.over = true;
+        request_finish(&s->request, true);
+        (void) nghttp2_session_resume_data(s->pair->guest, s->guest_id);
+        settle(s, &s->down);
+        return r;
+}
+
+/* ---- both directions ---- */
+
+nghttp2_ssize h2_stream_give(H2Stream *s, bool up, uint8_t *buffer, size_t size, uint32_t *ret_flags) {
+        nghttp2_session *session = up ? s->pair->origin : s->pair->guest;
+        H2Flow *flow = up ? &s->up : &s->down;
+        size_t n = buffer_size(&flow->data) < size ? buffer_size(&flow->data) : size;
+
+        if (n == 0 && !flow->over)
+                return NGHTTP2_ERR_DEFERRED;
+
+        memcpy(buffer, buffer_data(&flow->data), n);
+        buffer_consume(&flow->data, n);
+        if (buffer_size(&flow->data) == 0 && flow->over) {
+                *ret_flags |= NGHTTP2_DATA_FLAG_EOF;
+                if (flow->trailers) {
+                        nghttp2_nv list[H2_FIELDS_MAX];
+
+                        *ret_flags |= NGHTTP2_DATA_FLAG_NO_END_STREAM;
+                        h2_fields_list(flow->trailers, list);
+                        if (nghttp2_submit_trailer(session, up ? s->origin_id : s->guest_id, list, flow->trailers->n) < 0)
+                                return NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE;
+                }
+        }
+        h2_stream_touch(s);
+        settle(s, flow);
+        return (nghttp2_ssize) n;
+}
