@@ -212,7 +212,16 @@ int h2_pair_give_guest(H2Pair *p, Buffer *out, size_t max) {
 }
 
 int h2_pair_give_origin(H2Pair *p, Buffer *out, size_t max) {
-        return p->origin && !p->origin_ended ? give(p->origin, out, max) : 0;
+        int r, k;
+
+        if (!p->origin || p->origin_ended)
+                return 0;
+        r = give(p->origin, out, max);
+        if (r < 0 || nghttp2_session_want_read(p->origin) || nghttp2_session_want_write(p->origin))
+                return r;
+        /* it broke the protocol and was told so, or has left */
+        k = h2_pair_end_origin(p);
+        return k < 0 ? k : 1;
 }
 
 bool h2_pair_is_over(const H2Pair *p) {

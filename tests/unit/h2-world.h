@@ -187,6 +187,7 @@ static inline Side *side_init(Side *side, H2World *w, bool server) {
         assert_int_equal(nghttp2_option_new(&option), 0);
         nghttp2_option_set_no_auto_window_update(option, 1);
         nghttp2_option_set_no_http_messaging(option, 1); /* either may misbehave */
+        nghttp2_option_set_max_send_header_block_length(option, 256 * 1024);
         nghttp2_session_callbacks_set_on_begin_headers_callback(c, side_on_begin);
         nghttp2_session_callbacks_set_on_header_callback(c, side_on_header);
         nghttp2_session_callbacks_set_on_frame_recv_callback(c, side_on_frame);
