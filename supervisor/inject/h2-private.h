@@ -6,6 +6,7 @@
 
 #include <nghttp2/nghttp2.h>
 
+#include "inject/grpc.h"
 #include "inject/h2-fields.h"
 #include "inject/h2-head.h"
 #include "inject/h2-pair.h"
@@ -34,6 +35,8 @@ typedef struct H2Flow {
         size_t unreturned;  /* bytes for which the sender's window was not opened again */
         size_t counted;     /* of `data`, in the pair's backlog */
         bool over;          /* nothing more will come */
+        bool messages;      /* of gRPC: each leaves when it is whole */
+        GrpcReader grpc;
 } H2Flow;
 
 typedef struct H2Stream {

@@ -292,6 +292,12 @@ static void stream_on_cleared(int r, const Refusal *refusal, void *userdata) {
         p->wake(p->userdata);
 }
 
+static bool is_grpc(const HttpHead *h) {
+        const char *type;
+
+        return http_head_find(h, "content-type", &type) == 1 && grpc_is_type(type);
+}
+
 int h2_stream_judge(H2Stream *s, bool ended) {
         Refusal refusal;
         int r;
@@ -311,6 +317,7 @@ int h2_stream_judge(H2Stream *s, bool ended) {
         if (s->head.connect && !s->pair->origin_connects)
                 return h2_stream_deny(s, 501, "bad-request", ":protocol", "The origin does not take WebSocket connections over HTTP/2.");
 
+        s->up.messages = is_grpc(&s->head.head);
         r = request_begin(&s->request, &s->head.head, &refusal);
         if (r == 0)
                 r = request_clear(&s->request, s->pair->grant, stream_on_granted, stream_on_cleared, s, &refusal);
@@ -319,13 +326,32 @@ int h2_stream_judge(H2Stream *s, bool ended) {
 
 /* ---- the request's body ---- */
 
+/* A message of gRPC leaves when it is whole, whatever it ends in: the other side may be waiting for it, and no value goes on in the next one. */
+static int feed_body(H2Stream *s, const uint8_t *data, size_t size, Refusal *ret) {
+        int r = 0;
+
+        if (!s->up.messages)
+                return request_feed_body(&s->request, data, size, false, &s->up.data, ret);
+        while (size > 0 && r == 0) {
+                bool whole;
+                size_t n = grpc_next(&s->up.grpc, data, size, &whole);
+
+                r = request_feed_body(&s->request, data, n, false, &s->up.data, ret);
+                if (r == 0 && whole)
+                        r = request_release_body(&s->request, &s->up.data, ret);
+                data += n;
+                size -= n;
+        }
+        return r;
+}
+
 int h2_stream_take_body(H2Stream *s, const uint8_t *data, size_t size) {
         Refusal refusal;
         int r = 0;
 
         s->up.unreturned += size;
         if (!s->refused && (s->origin_id > 0 || !s->cleared)) {
-                r = request_feed_body(&s->request, data, size, false, &s->up.data, &refusal);
+                r = feed_body(s, data, size, &refusal);
                 if (r == REQUEST_E_REFUSED)
                         r = h2_stream_refuse(s, &refusal);
                 if (r >= 0 && s->origin_id > 0)
@@ -356,7 +382,7 @@ static int keep_trailers(H2Stream *s, H2Flow *flow, const HttpHead *h) {
         if (!flow->trailers)
                 return -ENOMEM;
         for (size_t i = 0; i < h->n_fields && r >= 0; i++) {
-                if (http_field_is_hop_by_hop(h, h->fields[i].name))
+                if (http_field_is_hop_by_hop(h, h->fields[i].name) || !http_field_may_trail(h->fields[i].name))
                         continue;
                 r = flow == &s->down ? add_masked(s, &h->fields[i], flow->trailers)
                                      : h2_fields_add_text(flow->trailers, h->fields[i].name, h->fields[i].value);
@@ -450,6 +476,7 @@ int h2_stream_take_head(H2Stream *s, H2Head *head, bool ended) {
                 r = request_begin_answer(&s->request, &head->head, &refusal);
                 if (r != 0)
                         return r == REQUEST_E_REFUSED ? h2_stream_refuse(s, &refusal) : r;
+                s->down.messages = is_grpc(&head->head);
         }
         r = pass_head(s, &head->head, ended);
         if (r >= 0 && ended) {
@@ -468,11 +495,32 @@ static int deny_undecodable(H2Stream *s) {
         return h2_stream_deny(s, 502, "encoded-response", "Content-Encoding", "The origin's answer cannot be decoded.");
 }
 
+/* A compressed message cannot be read; the origin was not told that it may send one. */
+static int feed_answer(H2Stream *s, const uint8_t *data, size_t size) {
+        int r = 0;
+
+        if (!s->down.messages)
+                return request_feed_answer(&s->request, data, size, false, &s->down.data);
+        while (size > 0 && r >= 0) {
+                bool whole;
+                size_t n = grpc_next(&s->down.grpc, data, size, &whole);
+
+                if (s->down.grpc.compressed && s->pair->context->n_credentials > 0)
+                        return -EBADMSG;
+                r = request_feed_answer(&s->request, data, n, false, &s->down.data);
+                if (r >= 0 && whole)
+                        r = request_release_answer(&s->request, &s->down.data);
+                data += n;
+                size -= n;
+        }
+        return r;
+}
+
 int h2_stream_take_answer(H2Stream *s, const uint8_t *data, size_t size) {
         int r;
 
         s->down.unreturned += size;
-        r = request_feed_answer(&s->request, data, size, false, &s->down.data);
+        r = feed_answer(s, data, size);
         if (is_undecodable(r))
                 r = deny_undecodable(s);
         (void) nghttp2_session_resume_data(s->pair->guest, s->guest_id);

@@ -8,6 +8,7 @@ LIB_SRCS += supervisor/inject/exchange-relay.c
 LIB_SRCS += supervisor/inject/exchange-websocket.c
 LIB_SRCS += supervisor/inject/exchange.c
 LIB_SRCS += supervisor/inject/gunzip.c
+LIB_SRCS += supervisor/inject/grpc.c
 LIB_SRCS += supervisor/inject/h2-fields.c
 LIB_SRCS += supervisor/inject/h2-guest.c
 LIB_SRCS += supervisor/inject/h2-head.c

@@ -109,6 +109,10 @@ int request_feed_answer(Request *q, const void *data, size_t size, bool last, Bu
         return r;
 }
 
+int request_release_answer(Request *q, Buffer *out) {
+        return masker_finish(q->mask, out);
+}
+
 void request_report_usage(Request *q, bool complete) {
         const InjectCredential *c = q->metered;
         UsageCall call;

@@ -355,6 +355,18 @@ int request_feed_body(Request *q, const void *data, size_t size, bool last, Buff
         return r;
 }
 
+int request_release_body(Request *q, Buffer *out, Refusal *ret) {
+        Buffer scratch = {};
+        int r;
+
+        r = masker_finish(q->tripwire, &scratch);
+        if (r >= 0)
+                r = masker_hits(q->tripwire) > 0 ? misuse(q, first_foreign_credential(q), "body", ret)
+                                                 : buffer_append(out, buffer_data(&scratch), buffer_size(&scratch));
+        buffer_done(&scratch);
+        return r;
+}
+
 int request_judge_trailer(Request *q, const HttpField *field, Refusal *ret) {
         const InjectCredential *c = substitute_find_sentinel(q->context->credentials, q->context->n_credentials, field);
 

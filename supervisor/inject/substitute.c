@@ -19,6 +19,7 @@
 #include <strings.h>
 
 #include "egress/agreement.h"
+#include "util/text.h"
 
 /* Headers that carry a credential somewhere, whether or not a rule names them. */
 static const char *const auth_headers[] = {
@@ -255,10 +256,15 @@ static int write_framing(const HttpHead *head, Buffer *out) {
         return write_field(out, "Content-Length", text);
 }
 
+/* Also what a client of gRPC, or of Connect, would take its messages encoded in. */
 static bool is_dropped(const HttpHead *head, const char *name) {
-        return strcasecmp(name, "host") == 0 || strcasecmp(name, "accept-encoding") == 0 ||
-               /* permessage-deflate would make frames unreadable */
-               strcasecmp(name, "sec-websocket-extensions") == 0 || http_field_is_hop_by_hop(head, name);
+        static const char *const names[] = { "host", "accept-encoding", "grpc-accept-encoding", "connect-accept-encoding",
+                                             "sec-websocket-extensions" /* permessage-deflate would make frames unreadable */ };
+
+        for (size_t i = 0; i < ELEMENTSOF(names); i++)
+                if (strcasecmp(name, names[i]) == 0)
+                        return true;
+        return http_field_is_hop_by_hop(head, name);
 }
 
 /* Is gzip, by its name, one of the codings that the client takes (RFC 9110, 12.5.3)? */

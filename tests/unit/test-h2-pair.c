@@ -258,6 +258,92 @@ static void test_both_ways(void **state) {
         assert_true(g->closed);
 }
 
+/* ---- gRPC ---- */
+
+static void send_message(Side *side, Slot *slot, uint8_t flags, const char *text) {
+        uint8_t head[5] = { flags, 0, 0, 0, (uint8_t) strlen(text) };
+
+        assert_int_equal(buffer_append(&slot->out, head, sizeof(head)), 0);
+        side_send(side, slot, text, false);
+}
+
+static void serve_grpc(H2World *w, Slot *slot, bool ended) {
+        if (!ended)
+                origin_answer(w, slot, ":status: 200\ncontent-type: application/grpc\n", true);
+        else {
+                slot->out_trailers = "grpc-status: 0\ngrpc-message: " SECRET "\n";
+                side_send(&w->origin, slot, "", true);
+        }
+}
+
+/* A message passes when it is whole, although a value could begin with its end; and values in it are masked. */
+static void test_grpc(void **state) {
+        H2World *w = *state;
+        Slot *g, *o;
+
+        w->serve = serve_grpc;
+        g = guest_ask(w, "POST", "/v1/Echo", KEY "content-type: application/grpc+proto\ngrpc-accept-encoding: gzip\nte: trailers\n", true);
+        send_message(&w->guest, g, 0, "ends-in-what-could-be-ghp_An");
+        h2_run(w);
+        o = &w->origin.slots[0];
+        assert_true(body_has(o, "could-be-ghp_An"));
+        assert_false(has(o, "grpc-accept-encoding"));
+        send_message(&w->origin, o, 0, "and-so-does-this-sk-ant-the-re");
+        h2_run(w);
+        assert_true(body_has(g, "so-does-this-sk-ant-the-re"));
+        send_message(&w->origin, o, 0, SECRET);
+        h2_run(w);
+        assert_true(body_has(g, SENTINEL));
+        assert_false(body_has(g, SECRET));
+        side_send(&w->guest, g, "", true);
+        h2_run(w);
+        assert_true(has(g, "grpc-status: 0\n"));
+        assert_true(has(g, "grpc-message: " SENTINEL "\n"));
+        assert_true(g->closed);
+}
+
+static void test_grpc_misuse(void **state) {
+        H2World *w = *state;
+        Slot *g;
+
+        g = guest_ask(w, "POST", "/v1/Echo", "content-type: application/grpc\n", true);
+        send_message(&w->guest, g, 0, OTHER);
+        h2_run(w);
+        assert_true(has(g, "credential-misuse"));
+        assert_false(body_has(&w->origin.slots[0], OTHER));
+}
+
+/* What is compressed cannot be read, and was not asked for. */
+static void test_grpc_compressed(void **state) {
+        H2World *w = *state;
+        Slot *g;
+
+        w->serve = serve_grpc;
+        g = guest_ask(w, "POST", "/v1/Echo", "content-type: application/grpc\n", true);
+        h2_run(w);
+        send_message(&w->origin, &w->origin.slots[0], 1, "zzzz");
+        h2_run(w);
+        assert_true(g->closed);
+        assert_int_equal(g->code, NGHTTP2_INTERNAL_ERROR);
+        assert_false(body_has(g, "zzzz"));
+}
+
+/* Of anything else the end waits until it cannot become a value any more. */
+static void test_held_back(void **state) {
+        H2World *w = *state;
+        Slot *g;
+
+        w->serve = serve_turns;
+        g = guest_ask(w, "POST", "/v1/x", "", true);
+        h2_run(w);
+        side_send(&w->origin, &w->origin.slots[0], "tail-sk-ant-the-re", false);
+        h2_run(w);
+        assert_false(body_has(g, "the-re"));
+        side_send(&w->origin, &w->origin.slots[0], "al-one-0123\n", false);
+        h2_run(w);
+        assert_true(body_has(g, "tail-" SENTINEL "\n"));
+}
+
 /* "Go on" and hints come before the head; the body only after them. */
 static void serve_expecting(H2World *w, Slot *slot, bool ended) {
         static const char *const early[] = { ":status: 100\n", ":status: 103\nlink: " SECRET "\n" };
@@ -542,6 +628,10 @@ int main(void) {
                 T(test_trailers),
                 T(test_head_only),
                 T(test_both_ways),
+                T(test_grpc),
+                T(test_grpc_misuse),
+                T(test_grpc_compressed),
+                T(test_held_back),
                 T(test_early_heads),
                 T(test_guest_resets),
                 T(test_guest_resets_at_once),
