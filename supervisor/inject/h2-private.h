@@ -68,7 +68,7 @@ struct H2Pair {
         size_t up_backlog, down_backlog; /* of all streams */
         size_t up_unreturned, down_unreturned; /* bytes for which the connections' windows were not opened again */
 
-        bool refuses, leaving, broken, origin_ended, origin_connects;
+        bool refuses, leaving, broken, origin_ended;
         Refusal refusal;
         int64_t noise; /* what is left of it */
         uint64_t noise_usec, idle_usec;

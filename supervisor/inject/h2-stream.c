@@ -314,8 +314,8 @@ int h2_stream_judge(H2Stream *s, bool ended) {
                 s->request.head = &s->head.head;
                 return h2_stream_refuse(s, &s->pair->refusal);
         }
-        if (s->head.connect && !s->pair->origin_connects)
-                return h2_stream_deny(s, 501, "bad-request", ":protocol", "The origin does not take WebSocket connections over HTTP/2.");
+        if (s->head.connect)
+                return h2_stream_deny(s, 501, "bad-request", ":protocol", "WebSocket connections are not carried over HTTP/2.");
 
         s->up.messages = is_grpc(&s->head.head);
         r = request_begin(&s->request, &s->head.head, &refusal);

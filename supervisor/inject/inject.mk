@@ -32,4 +32,5 @@ LIB_SRCS += supervisor/inject/websocket.c
 PROGRAMS += anchor-inject
 UNIT_TESTS += test-exchange test-exchange-tls test-exchange-wire test-gunzip test-http-message test-inject-parts test-mask test-substitute test-usage test-websocket
 FUZZERS += fuzz-gunzip fuzz-http-message fuzz-mask fuzz-usage fuzz-websocket
-UNIT_TESTS += test-exchange-h2 test-h2-pair
+UNIT_TESTS += test-exchange-h2 test-grpc test-h2-abuse test-h2-pair
+FUZZERS += fuzz-h2-pair

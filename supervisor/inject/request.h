@@ -90,17 +90,14 @@ bool request_passes_field(const Request *q, const HttpHead *head, const char *na
 int request_mask_text(Request *q, const char *text, Buffer *out);
 /* A piece of the answer's body, or its end: decoded and masked. -EBADMSG, -EFBIG: its encoding is broken, or a bomb. */
 int request_feed_answer(Request *q, const void *data, size_t size, bool last, Buffer *out);
-<<<<<<< HEAD
 /* One direction of the WebSocket that the request has opened. */
 int request_new_websocket(const Request *q, bool from_client, Websocket **ret);
 /* What the client sends on it: frames that may leave are appended to out. REQUEST_E_REFUSED: those are none (400), or a sentinel is in them (403);
  * recorded, and all of out is to be thrown away. */
 int request_feed_websocket(Request *q, Websocket *s, const void *data, size_t size, Buffer *out, Refusal *ret);
 
-=======
 /* What was held back of the answer leaves, likewise. */
 int request_release_answer(Request *q, Buffer *out);
->>>>>>> e4c79ac (A message of gRPC leaves when it is whole; compressed ones are not asked for, and refused)
 /* The request is over; complete says whether its answer was read to the end. Another one may begin. */
 void request_finish(Request *q, bool complete);
 
