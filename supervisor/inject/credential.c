@@ -8,16 +8,49 @@
 
 #include "policy/policy.h"
 
+static int read_content_place(CredentialPlace *place, const json_t *value) {
+        static const struct {
+                const char *key;
+                CredentialPlaceKind kind;
+        } kinds[] = { { "query", PLACE_QUERY }, { "json", PLACE_JSON }, { "form", PLACE_FORM } };
+
+        *place = (CredentialPlace) {
+                .method = json_string_value(json_object_get(value, "method")),
+                .path = json_string_value(json_object_get(value, "path")),
+        };
+        for (size_t i = 0; i < ELEMENTSOF(kinds); i++) {
+                const char *name = json_string_value(json_object_get(value, kinds[i].key));
+
+                if (name) {
+                        place->kind = kinds[i].kind;
+                        place->name = name;
+                }
+        }
+        return place->name && *place->name && place->method && place->path ? 0 : -EBADMSG;
+}
+
 static int read_place(CredentialPlace *place, const json_t *value) {
-        const char *header = json_string_value(json_object_get(value, "header"));
+        const char *header = json_string_value(json_object_get(value, "header")), *half = json_string_value(json_object_get(value, "basic"));
 
         if (header && *header)
-                *place = (CredentialPlace) { .header = header };
+                *place = (CredentialPlace) { .kind = PLACE_HEADER, .name = header };
         else if (json_is_true(json_object_get(value, "bearer")))
-                *place = (CredentialPlace) { .header = "authorization", .bearer = true };
+                *place = (CredentialPlace) { .kind = PLACE_BEARER, .name = "authorization" };
+        else if (half)
+                *place = (CredentialPlace) {
+                        .kind = PLACE_BASIC, .name = "authorization", .user = strcmp(half, "password") != 0, .password = strcmp(half, "user") != 0,
+                };
         else
-                return -EBADMSG;
+                return read_content_place(place, value);
         return 0;
+}
+
+static CredentialForeign read_foreign(const json_t *rule) {
+        const char *text = json_string_value(json_object_get(rule, "on_foreign"));
+
+        if (text && strcmp(text, "pass") == 0)
+                return FOREIGN_PASS;
+        return text && strcmp(text, "replace") == 0 ? FOREIGN_REPLACE : FOREIGN_REFUSE;
 }
 
 int inject_credential_init(InjectCredential *c, const RunCredential *source) {
@@ -30,6 +63,7 @@ int inject_credential_init(InjectCredential *c, const RunCredential *source) {
                 .ports = json_object_get(rule, "ports"),
                 .methods = json_object_get(rule, "methods"),
                 .paths = json_object_get(rule, "paths"),
+                .on_foreign = read_foreign(rule),
         };
         if (!json_is_array(c->hosts) || !json_is_array(c->ports) || !json_is_array(places) ||
             json_array_size(places) > CREDENTIAL_PLACES_MAX)
@@ -93,4 +127,10 @@ bool inject_credential_covers_request(const InjectCredential *c, const char *met
                 has_method = has_method || (s && strcmp(s, method) == 0);
         }
         return has_method && policy_path_matches(c->paths, target);
+}
+
+bool credential_place_applies(const CredentialPlace *place, const char *method, const char *target) {
+        size_t n = strcspn(target, "?");
+
+        return !place->path || (strcmp(place->method, method) == 0 && strlen(place->path) == n && memcmp(place->path, target, n) == 0);
 }

@@ -13,16 +13,34 @@ enum {
         CREDENTIAL_FORMER_MAX = 1, /* more would have to be rotated within one run's life */
 };
 
+typedef enum CredentialPlaceKind {
+        PLACE_HEADER, /* the whole value of a field */
+        PLACE_BEARER, /* what follows "Bearer " */
+        PLACE_BASIC,  /* a half of what is encoded behind "Basic " */
+        PLACE_QUERY,  /* the value of a parameter of the target */
+        PLACE_JSON,   /* the string at a pointer of the body */
+        PLACE_FORM,   /* the value of a field of the body */
+} CredentialPlaceKind;
+
 typedef struct CredentialPlace {
-        const char *header; /* borrowed from the rule; "authorization" for a bearer */
-        bool bearer;        /* "Bearer " stands before the value */
+        CredentialPlaceKind kind;
+        const char *name;          /* field, parameter or pointer; "authorization" for the second and third; borrowed, as are the next */
+        bool user, password;       /* PLACE_BASIC: which half */
+        const char *method, *path; /* PLACE_QUERY and later: for this request only */
 } CredentialPlace;
+
+typedef enum CredentialForeign {
+        FOREIGN_REFUSE,
+        FOREIGN_PASS,
+        FOREIGN_REPLACE, /* where it stands in a place */
+} CredentialForeign;
 
 typedef struct InjectCredential {
         const RunCredential *source;  /* borrowed; `secret` is NULL if it was revoked before this run's inject started */
         bool revoked;                 /* the value stays known, to be masked */
         Secret *former[CREDENTIAL_FORMER_MAX]; /* owned; what the value was before it was rotated, the last first: still masked */
         const json_t *hosts, *ports, *methods, *paths; /* borrowed from the rule; methods, paths NULL: any */
+        CredentialForeign on_foreign; /* another credential for one of the hosts */
         CredentialPlace places[CREDENTIAL_PLACES_MAX];
         size_t n_places;
 } InjectCredential;
@@ -44,3 +62,5 @@ CredentialChange inject_credential_update(InjectCredential *c, RunCredential *so
 
 bool inject_credential_covers_host(const InjectCredential *c, const char *host, uint16_t port);
 bool inject_credential_covers_request(const InjectCredential *c, const char *method, const char *target);
+/* Is this place one that a request with that method and target can have? */
+bool credential_place_applies(const CredentialPlace *place, const char *method, const char *target);

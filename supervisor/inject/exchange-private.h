@@ -21,6 +21,7 @@ enum {
 typedef enum Phase {
         PHASE_HANDSHAKE, /* TLS with the guest; if it offers HTTP/2, DECIDE, CONNECT and SECURE come in between */
         PHASE_HEAD,      /* a request's head is awaited; an idle connection to the origin may be at hand */
+        PHASE_HOLD,      /* a body with a place for a credential is awaited, all of it */
         PHASE_DECIDE,    /* egressd was asked; then the audit log is to say that a credential is used */
         PHASE_CONNECT,   /* TCP to the granted addresses; the first that answers wins */
         PHASE_SECURE,    /* TLS with the origin */

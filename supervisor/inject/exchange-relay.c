@@ -86,12 +86,13 @@ int exchange_read_origin(Exchange *x, bool *ret_ended) {
 /* ---- request ---- */
 
 int exchange_begin_relay(Exchange *x) {
-        const HttpHead *h = http_reader_head(x->requests);
         int r;
 
         http_reader_set_head_request(x->responses, x->head_request);
         http_reader_set_websocket(x->responses, h->websocket);
-        r = substitute_write(h, &x->request.plan, x->name, x->port, &x->to_origin);
+        r = substitute_write(x->request.head, &x->request.plan, x->name, x->port, &x->to_origin);
+        if (r >= 0 && request_holds_body(&x->request))
+                r = request_write_held(&x->request, &x->to_origin);
         if (r < 0)
                 return r;
         request_set_sent(&x->request);

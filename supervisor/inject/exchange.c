@@ -31,6 +31,8 @@
 #include "util/log.h"
 #include "util/text.h"
 
+#define HOLD_USEC (30 * SECOND_USEC)
+
 enum { ROUNDS_MAX = 16 };
 
 static Exchange *exchange_free(Exchange *x) {
@@ -74,6 +76,10 @@ static const char *status_text(unsigned status) {
                 return "Bad Request";
         case 403:
                 return "Forbidden";
+        case 413:
+                return "Content Too Large";
+        case 415:
+                return "Unsupported Media Type";
         case 417:
                 return "Expectation Failed";
         case 421:
@@ -153,6 +159,16 @@ static int handshake_step(Exchange *x) {
         return r;
 }
 
+/* The body comes first. Who waits to be asked for it is asked here: the origin hears of the request when that is judged. */
+static int begin_hold(Exchange *x) {
+        int r = 0;
+
+        if (request_expects_continue(&x->request))
+                r = buffer_append_text(&x->to_guest, "HTTP/1.1 100 Continue\r\n\r\n");
+        exchange_set_phase(x, PHASE_HOLD, HOLD_USEC);
+        return r < 0 ? r : 1;
+}
+
 static int judge_request(Exchange *x) {
         const HttpHead *h = http_reader_head(x->requests);
         Refusal refusal;
@@ -165,7 +181,39 @@ static int judge_request(Exchange *x) {
         if (x->postponed)
                 return exchange_refuse_as(x, &x->refusal);
         r = request_begin(&x->request, h, &refusal);
-        return r == REQUEST_E_REFUSED ? exchange_refuse_as(x, &refusal) : r < 0 ? r : exchange_decide(x);
+        if (r != 0)
+                return r == REQUEST_E_REFUSED ? exchange_refuse_as(x, &refusal) : r;
+        return request_holds_body(&x->request) ? begin_hold(x) : exchange_decide(x);
+}
+
+static int hold_step(Exchange *x) {
+        const uint8_t *body;
+        size_t used, body_size;
+        HttpEvent event;
+        Refusal refusal;
+        int r, got;
+
+        got = exchange_read_guest(x);
+        if (got < 0)
+                return got;
+        if (got > 0)
+                exchange_set_phase(x, PHASE_HOLD, HOLD_USEC);
+        do {
+                r = http_reader_feed(x->requests, buffer_data(&x->from_guest), buffer_size(&x->from_guest), &used, &event, &body, &body_size);
+                if (r < 0)
+                        return exchange_deny(x, 400, "bad-request", "body", http_reader_error(x->requests));
+                x->request_over = event == HTTP_EVENT_END;
+                if (event == HTTP_EVENT_BODY || x->request_over) {
+                        r = request_hold_body(&x->request, body, event == HTTP_EVENT_BODY ? body_size : 0, x->request_over, &refusal);
+                        if (r != 0)
+                                return r == REQUEST_E_REFUSED ? exchange_refuse_as(x, &refusal) : r;
+                }
+                buffer_consume(&x->from_guest, used);
+        } while (event != HTTP_EVENT_MORE && !x->request_over);
+
+        if (x->request_over)
+                return exchange_decide(x);
+        return x->guest_ended ? -ECONNRESET : got;
 }
 
 /* Between requests an origin has nothing to say: whatever it does ends that connection. */
@@ -227,6 +275,8 @@ static int phase_step(Exchange *x) {
                 return handshake_step(x);
         case PHASE_HEAD:
                 return head_step(x);
+        case PHASE_HOLD:
+                return hold_step(x);
         case PHASE_DECIDE:
         case PHASE_CONNECT:
                 return 0;
@@ -280,6 +330,7 @@ static int set_interest(Exchange *x) {
         switch (x->phase) {
         case PHASE_HEAD:
         case PHASE_H2:
+        case PHASE_HOLD:
         case PHASE_LINGER:
                 read_guest = !x->guest_ended;
                 break;

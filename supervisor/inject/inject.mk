@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
+LIB_SRCS += supervisor/inject/body-place.c
 LIB_SRCS += supervisor/inject/buffer.c
 LIB_SRCS += supervisor/inject/credential.c
+LIB_SRCS += supervisor/inject/decode.c
 LIB_SRCS += supervisor/inject/egress-link.c
 LIB_SRCS += supervisor/inject/exchange-h2.c
 LIB_SRCS += supervisor/inject/exchange-origin.c
@@ -30,7 +32,7 @@ LIB_SRCS += supervisor/inject/usage-report.c
 LIB_SRCS += supervisor/inject/usage.c
 LIB_SRCS += supervisor/inject/websocket.c
 PROGRAMS += anchor-inject
-UNIT_TESTS += test-exchange test-exchange-tls test-exchange-wire test-gunzip test-http-message test-inject-parts test-mask test-substitute test-usage test-websocket
-FUZZERS += fuzz-gunzip fuzz-http-message fuzz-mask fuzz-usage fuzz-websocket
+UNIT_TESTS += test-exchange test-exchange-tls test-exchange-wire test-gunzip test-http-message test-inject-parts test-mask test-places test-substitute test-usage test-websocket
+FUZZERS += fuzz-gunzip fuzz-http-message fuzz-mask fuzz-places fuzz-usage fuzz-websocket
 UNIT_TESTS += test-exchange-h2 test-grpc test-h2-abuse test-h2-pair
 FUZZERS += fuzz-h2-pair

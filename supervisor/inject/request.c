@@ -145,13 +145,43 @@ static bool is_handshake(const HttpHead *h) {
 static const char *find_unmetered(const SubstitutePlan *plan, const HttpHead *h) {
         for (size_t i = 0; h->websocket && i < plan->n_items; i++)
                 if (plan->items[i].credential->source->provider)
-                        return h->fields[plan->items[i].field].name;
+                        return plan->items[i].place->kind <= PLACE_BASIC ? h->fields[plan->items[i].field].name : "target";
         return NULL;
 }
 
-int request_begin(Request *q, const HttpHead *h, Refusal *ret) {
+/* The plan's verdict, if it is a refusal. */
+static int refuse_plan(Request *q, Refusal *ret) {
         const SubstitutePlan *plan = &q->plan;
+
+        switch (plan->verdict) {
+        case SUBSTITUTE_MISUSE:
+                return misuse(q, plan->credential, plan->where, ret);
+        case SUBSTITUTE_FOREIGN:
+                return deny(q, 403, "foreign-credential", plan->where, "This host may be used with this run's own credential only.", ret);
+        case SUBSTITUTE_NOT_HERE:
+                return deny(q, 403, "credential-scope", plan->where, "The credential may not be used with this method and path.", ret);
+        case SUBSTITUTE_REVOKED:
+                return deny(q, 403, "credential-revoked", plan->where, "The credential was revoked.", ret);
+        case SUBSTITUTE_CANNOT:
+                return deny(q, 422, "cannot-substitute", plan->where,
+                            "The request is signed, or has a digest of what would change: no credential can be put in its place.", ret);
+        case SUBSTITUTE_PLAIN:
+        case SUBSTITUTE_REPLACE:
+                break;
+        }
+        return 0;
+}
+
+static void drop_held(Request *q) {
+        free(q->held_head);
+        q->held_head = NULL;
+        buffer_done(&q->held);
+        q->rewrite = (BodyRewrite) {};
+}
+
+int request_begin(Request *q, const HttpHead *h, Refusal *ret) {
         const char *reflecting = find_reflecting(h), *expected, *unmetered;
+        int r;
 
         q->head = h;
         q->started_usec = time_boottime();
@@ -159,6 +189,7 @@ int request_begin(Request *q, const HttpHead *h, Refusal *ret) {
         q->prompt_bytes = 0;
         q->sent = false;
         q->metered = NULL;
+        drop_held(q);
 
         if (!host_agrees(q, h))
                 return deny(q, 421, "fronting", "Host", "The request's Host is not the name that this connection was opened for.", ret);
@@ -170,28 +201,18 @@ int request_begin(Request *q, const HttpHead *h, Refusal *ret) {
                         return deny(q, 400, "bad-request", h->fields[i].name, "A header field names another method or target than the request.", ret);
 
         substitute_plan(q->context->credentials, q->context->n_credentials, q->name, q->port, h, &q->plan);
-        switch (plan->verdict) {
-        case SUBSTITUTE_MISUSE:
-                return misuse(q, plan->credential, plan->where, ret);
-        case SUBSTITUTE_FOREIGN:
-                return deny(q, 403, "foreign-credential", plan->where, "This host may be used with this run's own credential only.", ret);
-        case SUBSTITUTE_NOT_HERE:
-                return deny(q, 403, "credential-scope", plan->where, "The credential may not be used with this method and path.", ret);
-        case SUBSTITUTE_REVOKED:
-                return deny(q, 403, "credential-revoked", plan->where, "The credential was revoked.", ret);
-        case SUBSTITUTE_PLAIN:
-        case SUBSTITUTE_REPLACE:
-                break;
-        }
+        r = refuse_plan(q, ret);
+        if (r != 0)
+                return r;
 
         if (http_head_find(h, "expect", &expected) > 0 && strcasecmp(expected, "100-continue") != 0)
                 return deny(q, 417, "bad-request", "Expect", "Nothing but 100-continue can be expected.", ret);
         if (h->websocket && !is_handshake(h))
                 return deny(q, 400, "bad-request", "Upgrade", "That is no opening handshake of a WebSocket.", ret);
-        unmetered = find_unmetered(plan, h);
+        unmetered = find_unmetered(&q->plan, h);
         if (unmetered)
                 return deny(q, 403, "unmetered", unmetered, "Calls of a model over WebSocket cannot be counted here; use HTTP.", ret);
-        if (plan->n_items > 0 && reflecting)
+        if ((q->plan.n_items > 0 || q->plan.n_body > 0) && reflecting)
                 return deny(q, 422, "cannot-substitute", reflecting, "A request with a credential cannot ask for parts of an answer, or for itself.", ret);
         begin_metering(q, h);
         return 0;
@@ -326,6 +347,72 @@ void request_cancel(Request *q) {
         q->cleared = NULL;
 }
 
+/* ---- a body with a place ---- */
+
+bool request_holds_body(const Request *q) {
+        return q->plan.n_body > 0;
+}
+
+bool request_expects_continue(const Request *q) {
+        const char *value = "";
+
+        return http_head_find(q->head, "expect", &value) > 0 && strcasecmp(value, "100-continue") == 0;
+}
+
+/* The head says what the body will be, now that it is known. */
+static int settle_length(Request *q) {
+        Buffer body = {};
+        int r;
+
+        r = request_write_held(q, &body);
+        if (r >= 0) {
+                q->held_head = malloc(sizeof(*q->held_head));
+                r = q->held_head ? 0 : -ENOMEM;
+        }
+        if (r >= 0) {
+                *q->held_head = *q->head;
+                q->held_head->has_length = true;
+                q->held_head->length = buffer_size(&body);
+                q->held_head->framing = buffer_size(&body) > 0 ? HTTP_FRAMING_LENGTH : HTTP_FRAMING_NONE;
+                q->head = q->held_head;
+        }
+        buffer_done(&body);
+        return r;
+}
+
+static int judge_held(Request *q, Refusal *ret) {
+        int r;
+
+        r = body_place_judge(q->context->credentials, q->context->n_credentials, q->head, &q->plan, buffer_data(&q->held), buffer_size(&q->held), &q->rewrite);
+        switch (r) {
+        case BODY_E_REFUSED:
+                return refuse_plan(q, ret);
+        case BODY_E_ENCODED:
+                return deny(q, 415, "body-type", "body", "The body has a place for a credential, and a type or an encoding in which none can be put there.", ret);
+        case BODY_E_MALFORMED:
+                return deny(q, 422, "cannot-substitute", "body", "The body has a place for a credential, but is not what its type says.", ret);
+        default:
+                return r < 0 ? r : settle_length(q);
+        }
+}
+
+int request_hold_body(Request *q, const void *data, size_t size, bool last, Refusal *ret) {
+        Buffer out = {};
+        int r;
+
+        if (size > BODY_HELD_MAX - buffer_size(&q->held))
+                return deny(q, 413, "body-too-large", "body", "A body with a place for a credential may have 256 KiB.", ret);
+        r = buffer_append(&q->held, data, size);
+        if (r >= 0) /* other hosts' sentinels, as in any body */
+                r = request_feed_body(q, data, size, last, &out, ret);
+        buffer_done(&out);
+        return r != 0 || !last ? r : judge_held(q, ret);
+}
+
+int request_write_held(Request *q, Buffer *out) {
+        return body_place_write(&q->rewrite, buffer_data(&q->held), buffer_size(&q->held), out);
+}
+
 /* ---- the request's body ---- */
 
 static const InjectCredential *first_foreign_credential(const Request *q) {
@@ -457,6 +544,7 @@ void request_finish(Request *q, bool complete) {
         request_cancel(q);
         request_report_usage(q, complete);
         q->gunzip = gunzip_free(q->gunzip);
+        drop_held(q);
         q->plan = (SubstitutePlan) {};
         q->head = NULL;
         q->sent = false;

@@ -6,6 +6,7 @@
  * what its body is searched for, what is masked in the answer, what a model call is counted as. Knows no connection.
  */
 
+#include "inject/body-place.h"
 #include "inject/exchange.h"
 #include "inject/gunzip.h"
 #include "inject/http-message.h"
@@ -37,8 +38,11 @@ typedef struct Request {
         ExchangeContext *context; /* borrowed */
         const char *name;         /* borrowed; of the origin */
         uint16_t port;
-        const HttpHead *head;     /* borrowed; NULL between requests */
+        const HttpHead *head;     /* borrowed; NULL between requests; what is to leave, once a body was held */
         SubstitutePlan plan;      /* borrows from the head */
+        HttpHead *held_head;      /* owned; the head with the length of the body as it leaves; NULL unless a body was held */
+        Buffer held;              /* the body as it came */
+        BodyRewrite rewrite;      /* and where it changes */
         Masker *mask, *tripwire;  /* owned; the first works on the answer, the second finds sentinels in the request's body */
         Gunzip *gunzip;           /* owned; NULL unless the answer is encoded */
         UsageReader *usage;       /* owned; NULL unless this is a model call */
@@ -64,6 +68,13 @@ void request_done(Request *q);
  * the request is finished.
  */
 int request_begin(Request *q, const HttpHead *head, Refusal *ret);
+/* Has it a place in its body? Then all of that comes first, before request_clear(): by request_hold_body(), to which nothing but the end may follow
+ * `last`. Such a request leaves with what request_write_held() gives as its body, and the length in q->head. */
+bool request_holds_body(const Request *q);
+/* Asked before the body is waited for: does the client wait to be told to send it? The carrier then says 100 (Continue) itself. */
+bool request_expects_continue(const Request *q);
+int request_hold_body(Request *q, const void *data, size_t size, bool last, Refusal *ret);
+int request_write_held(Request *q, Buffer *out);
 /* Asks egressd, then has the use of credentials recorded. 0 if `cleared` will be called, else as above. `within`: the grant of the connection
  * that is to carry it, 0 if there is none yet. */
 int request_clear(Request *q, int64_t within, RequestGranted granted, RequestCleared cleared, void *userdata, Refusal *ret);

@@ -3,22 +3,23 @@
 /*
  * A sentinel is worth nothing, so that looking for it outside of its places is no boundary but a trip wire: it
  * finds the agent, or what took it over, trying to carry its credential elsewhere. Looked for are the
- * text itself in any case, in the target and in field names and values, also percent-decoded, and in
- * Basic authorization decoded. Bodies are searched by the exchange, with a masker.
+ * text itself in any case, in the target and in field names and values, also percent-decoded, in
+ * Basic authorization decoded, and in every form that a masker knows (Base64, escapes of JSON). Bodies are searched by request.c, with a masker.
  *
- * A foreign credential is refused because with a key of its own an agent could make an allowed host
+ * A foreign credential is refused, unless its rule says otherwise, because with a key of its own an agent could make an allowed host
  * carry data to somebody else's account.
  */
 
 #include "inject/substitute.h"
 
 #include <errno.h>
-#include <openssl/evp.h>
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
 
 #include "egress/agreement.h"
+#include "inject/decode.h"
+#include "inject/mask.h"
 #include "util/text.h"
 
 /* Headers that carry a credential somewhere, whether or not a rule names them. */
@@ -26,114 +27,225 @@ static const char *const auth_headers[] = {
         "authorization", "proxy-authorization", "x-api-key", "api-key", "x-goog-api-key", "private-token", "x-auth-token",
 };
 
-static int hex_digit(char c) {
-        if (c >= '0' && c <= '9')
-                return c - '0';
-        c |= 0x20;
-        return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+/* ---- looking for sentinels ---- */
+
+static bool is_in_any_form(const char *text, size_t size, const char *sentinel) {
+        const MaskPair pair = { sentinel, strlen(sentinel), "", 0 };
+        _cleanup_(masker_freep) Masker *m = NULL;
+        Buffer rest = {};
+        bool found;
+
+        found = masker_new(&m, &pair, 1) < 0 || masker_feed(m, text, size, &rest) < 0 || masker_finish(m, &rest) < 0 || masker_hits(m) > 0;
+        buffer_done(&rest);
+        return found;
 }
 
-static void percent_decode(const char *s, char *ret) {
-        for (; *s; s++) {
-                if (*s == '%' && hex_digit(s[1]) >= 0 && hex_digit(s[2]) >= 0) {
-                        char c = (char) (hex_digit(s[1]) << 4 | hex_digit(s[2]));
-
-                        *ret++ = c ? c : ' ';
-                        s += 2;
-                } else
-                        *ret++ = *s;
-        }
-        *ret = 0;
-}
-
-static bool has_sentinel(const char *text, const char *sentinel) {
+bool substitute_is_in(const char *text, size_t size, const char *sentinel) {
         _cleanup_free_ char *decoded = NULL;
+        size_t n;
 
-        if (strcasestr(text, sentinel))
-                return true;
-        if (!strchr(text, '%'))
+        if (size < strlen(sentinel)) /* every form is at least as long */
                 return false;
-        decoded = malloc(strlen(text) + 1);
-        if (!decoded)
-                return true; /* cannot look: do not let it pass */
-        percent_decode(text, decoded);
-        return strcasestr(decoded, sentinel);
-}
 
-/* "Basic <base64>" */
-static bool has_sentinel_in_basic(const char *value, const char *sentinel) {
-        _cleanup_free_ unsigned char *decoded = NULL;
-        size_t size;
-        int n;
-
-        if (strncasecmp(value, "basic ", 6) != 0)
-                return false;
-        value += 6 + strspn(value + 6, " ");
-        size = strlen(value) / 4 * 4;
-        decoded = malloc(size / 4 * 3 + 1);
+        /* what cannot be looked at must not pass */
+        decoded = malloc(size + 1);
         if (!decoded)
                 return true;
-        n = EVP_DecodeBlock(decoded, (const unsigned char *) value, (int) size);
-        if (n < 0)
-                return false;
-        decoded[n] = 0;
-        for (int i = 0; i < n; i++)
-                if (decoded[i] == 0)
+        n = decode_percent(text, size, false, decoded);
+        for (size_t i = 0; i < n; i++)
+                if (decoded[i] == '\0')
                         decoded[i] = ' ';
-        return has_sentinel((const char *) decoded, sentinel);
+        decoded[n] = '\0';
+        return strcasestr(decoded, sentinel) || is_in_any_form(text, size, sentinel);
 }
 
-/* Is the sentinel all of that place in this field? */
-static bool in_place(const CredentialPlace *place, const HttpField *field, const char *sentinel, size_t *ret_offset) {
-        const char *value = field->value;
-        size_t offset = 0;
-
-        if (strcasecmp(field->name, place->header) != 0)
-                return false;
-        if (place->bearer) {
-                if (strncasecmp(value, "bearer ", 7) != 0)
-                        return false;
-                offset = 7 + strspn(value + 7, " ");
-        }
-        if (strcmp(value + offset, sentinel) != 0)
-                return false;
-        *ret_offset = offset;
-        return true;
+static bool text_has(const char *text, const char *sentinel) {
+        return substitute_is_in(text, strlen(text), sentinel);
 }
 
-static bool find_place(const InjectCredential *c, const HttpField *field, size_t *ret_offset) {
-        for (size_t i = 0; i < c->n_places; i++)
-                if (in_place(&c->places[i], field, c->source->sentinel, ret_offset))
-                        return true;
-        return false;
-}
+/* ---- places ---- */
 
 static void settle(SubstitutePlan *plan, SubstituteVerdict verdict, const InjectCredential *c, const char *where) {
         *plan = (SubstitutePlan) { .verdict = verdict, .credential = c, .where = where };
 }
 
-/* One field against one credential. False: the verdict is final. */
-static bool judge_field(const InjectCredential *c, bool host_covered, size_t i, const HttpHead *head, SubstitutePlan *plan) {
-        const HttpField *field = &head->fields[i];
-        const char *sentinel = c->source->sentinel;
-        size_t offset;
+static const Substitution *find_item(const SubstitutePlan *plan, size_t field) {
+        for (size_t i = 0; i < plan->n_items; i++)
+                if (plan->items[i].place->kind <= PLACE_BASIC && plan->items[i].field == field)
+                        return &plan->items[i];
+        return NULL;
+}
 
-        if (host_covered && find_place(c, field, &offset)) {
-                if (plan->n_items == SUBSTITUTE_MAX || http_head_find(head, field->name, NULL) > 1) {
-                        settle(plan, SUBSTITUTE_MISUSE, c, field->name);
-                        return false;
-                }
-                plan->verdict = SUBSTITUTE_REPLACE;
-                plan->credential = c;
-                plan->where = field->name;
-                plan->items[plan->n_items++] = (Substitution) { .field = i, .offset = offset, .credential = c };
-                return true;
-        }
-        if (has_sentinel(field->name, sentinel) || has_sentinel(field->value, sentinel) ||
-            has_sentinel_in_basic(field->value, sentinel)) {
-                settle(plan, SUBSTITUTE_MISUSE, c, field->name);
+/* False, with a final verdict: there is one too many. */
+static bool add_item(SubstitutePlan *plan, const Substitution *item, const char *where) {
+        if (plan->n_items == SUBSTITUTE_MAX) {
+                settle(plan, SUBSTITUTE_MISUSE, item->credential, where);
                 return false;
         }
+        plan->verdict = SUBSTITUTE_REPLACE;
+        plan->credential = item->credential;
+        plan->where = where;
+        plan->items[plan->n_items++] = *item;
+        return true;
+}
+
+/* Which halves of a Basic authorization are what is looked for (NULL: anything), among those of the place? */
+static bool match_basic(Substitution *s, const char *value, const char *sentinel) {
+        _cleanup_free_ char *user = NULL;
+        const char *password;
+
+        if (decode_basic(value, &user, &password) < 0)
+                return false;
+        if (!sentinel) { /* what a token stands in, if it may stand in both */
+                s->password = s->place->password;
+                s->user = !s->password;
+                return true;
+        }
+        s->user = s->place->user && strcmp(user, sentinel) == 0;
+        s->password = s->place->password && strcmp(password, sentinel) == 0;
+        return s->user || s->password;
+}
+
+/* Is all of the place in this field the sentinel (NULL: anything)? */
+static bool match_field(Substitution *s, const HttpField *field, const char *sentinel) {
+        const char *value = field->value;
+
+        if (s->place->kind > PLACE_BASIC || strcasecmp(field->name, s->place->name) != 0)
+                return false;
+        if (s->place->kind == PLACE_BASIC)
+                return match_basic(s, value, sentinel);
+        s->begin = 0;
+        if (s->place->kind == PLACE_BEARER) {
+                if (strncasecmp(value, "bearer ", 7) != 0)
+                        return false;
+                s->begin = 7 + strspn(value + 7, " ");
+        }
+        s->end = strlen(value);
+        return s->end > s->begin && (!sentinel || strcmp(value + s->begin, sentinel) == 0);
+}
+
+static bool plan_fields(const InjectCredential *c, const CredentialPlace *place, const HttpHead *head, SubstitutePlan *plan) {
+        for (size_t i = 0; i < head->n_fields; i++) {
+                Substitution s = { .place = place, .field = i, .credential = c };
+
+                if (find_item(plan, i) || !match_field(&s, &head->fields[i], c->source->sentinel))
+                        continue;
+                if (http_head_find(head, head->fields[i].name, NULL) > 1) {
+                        settle(plan, SUBSTITUTE_MISUSE, c, head->fields[i].name);
+                        return false;
+                }
+                if (!add_item(plan, &s, head->fields[i].name))
+                        return false;
+        }
+        return true;
+}
+
+/* The value of the parameter of that name, decoded (the caller's); the text from *ret_begin to *ret_end. The number of such parameters. */
+static size_t find_parameter(const char *target, const char *name, size_t *ret_begin, size_t *ret_end, char **ret) {
+        size_t n_found = 0, begin = strcspn(target, "?");
+
+        while (target[begin]) {
+                size_t n = strcspn(++begin + target, "&"), n_key = strcspn(target + begin, "=&"), n_decoded;
+                char *decoded = malloc(n + 1);
+
+                if (!decoded)
+                        return SIZE_MAX; /* more than one: not to be handled */
+                n_decoded = decode_percent(target + begin, n_key, true, decoded);
+                if (n_decoded == strlen(name) && memcmp(decoded, name, n_decoded) == 0) {
+                        size_t from = n_key < n ? n_key + 1 : n;
+
+                        n_decoded = decode_percent(target + begin + from, n - from, true, decoded);
+                        decoded[n_decoded] = '\0';
+                        *ret_begin = begin + from;
+                        *ret_end = begin + n;
+                        free(*ret);
+                        *ret = TAKE_PTR(decoded);
+                        n_found++;
+                }
+                free(decoded);
+                begin += n;
+        }
+        return n_found;
+}
+
+/* More than one of that name: the sentinel in any of them is misuse, and found as such later. */
+static bool plan_query(const InjectCredential *c, const CredentialPlace *place, const HttpHead *head, SubstitutePlan *plan) {
+        Substitution s = { .place = place, .credential = c };
+        _cleanup_free_ char *value = NULL;
+
+        if (find_parameter(head->target, place->name, &s.begin, &s.end, &value) != 1 || strcmp(value, c->source->sentinel) != 0)
+                return true;
+        return add_item(plan, &s, "target");
+}
+
+/* Where this credential is in the head, and whether its body may have places. False: the verdict is final. */
+static bool plan_places(const InjectCredential *c, const HttpHead *head, SubstitutePlan *plan) {
+        for (size_t i = 0; i < c->n_places; i++) {
+                const CredentialPlace *place = &c->places[i];
+
+                if (place->kind <= PLACE_BASIC) {
+                        if (!plan_fields(c, place, head, plan))
+                                return false;
+                } else if (!credential_place_applies(place, head->method, head->target))
+                        continue;
+                else if (place->kind == PLACE_QUERY) {
+                        if (!plan_query(c, place, head, plan))
+                                return false;
+                } else if (head->framing != HTTP_FRAMING_NONE && plan->n_body < SUBSTITUTE_MAX)
+                        plan->body[plan->n_body++] = (BodyPlace) { .place = place, .credential = c };
+        }
+        return true;
+}
+
+/* ---- everywhere else ---- */
+
+/* The target without the values that are replaced. */
+static bool target_has(const HttpHead *head, const SubstitutePlan *plan, const char *sentinel) {
+        _cleanup_free_ char *rest = strdup(head->target);
+
+        if (!rest)
+                return true;
+        for (size_t i = 0; i < plan->n_items; i++)
+                if (plan->items[i].place->kind == PLACE_QUERY)
+                        memset(rest + plan->items[i].begin, '&', plan->items[i].end - plan->items[i].begin);
+        return text_has(rest, sentinel);
+}
+
+static bool basic_has(const char *value, const Substitution *item, const char *sentinel) {
+        _cleanup_free_ char *user = NULL;
+        const char *password;
+
+        if (decode_basic(value, &user, &password) < 0)
+                return false;
+        return (!(item && item->user) && text_has(user, sentinel)) || (!(item && item->password) && text_has(password, sentinel));
+}
+
+static bool field_has(const HttpField *field, const Substitution *item, const char *sentinel) {
+        if (text_has(field->name, sentinel) || basic_has(field->value, item, sentinel))
+                return true;
+        return !item && text_has(field->value, sentinel);
+}
+
+/* Does this field sign what the request is, so that nothing of it can be replaced? */
+static bool is_signature(const HttpField *field) {
+        if (agreement_same_field(field->name, "authorization"))
+                return strncasecmp(field->value, "aws4-", 5) == 0 || strncasecmp(field->value, "signature ", 10) == 0 ||
+                       strncasecmp(field->value, "hmac ", 5) == 0;
+        return agreement_same_field(field->name, "signature") || agreement_same_field(field->name, "signature-input");
+}
+
+static bool judge_misuse(const InjectCredential *c, bool covered, const HttpHead *head, SubstitutePlan *plan) {
+        const char *sentinel = c->source->sentinel;
+
+        if (target_has(head, plan, sentinel)) {
+                settle(plan, SUBSTITUTE_MISUSE, c, "target");
+                return false;
+        }
+        for (size_t i = 0; i < head->n_fields; i++)
+                if (field_has(&head->fields[i], find_item(plan, i), sentinel)) {
+                        settle(plan, covered && is_signature(&head->fields[i]) ? SUBSTITUTE_CANNOT : SUBSTITUTE_MISUSE, c, head->fields[i].name);
+                        return false;
+                }
         return true;
 }
 
@@ -142,35 +254,65 @@ static bool is_auth_header(const InjectCredential *c, const char *name) {
                 if (agreement_same_field(name, auth_headers[i]))
                         return true;
         for (size_t i = 0; i < c->n_places; i++)
-                if (agreement_same_field(name, c->places[i].header))
+                if (c->places[i].kind <= PLACE_BASIC && agreement_same_field(name, c->places[i].name))
                         return true;
         return false;
 }
 
 const InjectCredential *substitute_find_sentinel(const InjectCredential *credentials, size_t n_credentials, const HttpField *field) {
-        for (size_t i = 0; i < n_credentials; i++) {
-                const char *sentinel = credentials[i].source->sentinel;
-
-                if (has_sentinel(field->name, sentinel) || has_sentinel(field->value, sentinel) || has_sentinel_in_basic(field->value, sentinel))
+        for (size_t i = 0; i < n_credentials; i++)
+                if (field_has(field, NULL, credentials[i].source->sentinel))
                         return &credentials[i];
-        }
         return NULL;
 }
 
-static bool is_replaced(const SubstitutePlan *plan, size_t field) {
-        for (size_t i = 0; i < plan->n_items; i++)
-                if (plan->items[i].field == field)
-                        return true;
+/* The run's own value in place of another one, if that is in a place. */
+static bool replace_foreign(const InjectCredential *c, const HttpHead *head, size_t field, SubstitutePlan *plan) {
+        for (size_t i = 0; i < c->n_places; i++) {
+                Substitution s = { .place = &c->places[i], .field = field, .credential = c };
+
+                if (match_field(&s, &head->fields[field], NULL) && http_head_find(head, head->fields[field].name, NULL) == 1)
+                        return add_item(plan, &s, head->fields[field].name);
+        }
+        settle(plan, SUBSTITUTE_FOREIGN, NULL, head->fields[field].name);
         return false;
 }
 
-/* No field of authentication may stand beside the run's own. */
+/* The same of a parameter of the target; it has no sentinel in it. */
+static bool judge_foreign_query(const InjectCredential *c, const CredentialPlace *place, const HttpHead *head, SubstitutePlan *plan) {
+        Substitution s = { .place = place, .credential = c };
+        _cleanup_free_ char *value = NULL;
+        size_t n;
+
+        for (size_t i = 0; i < plan->n_items; i++)
+                if (plan->items[i].place == place)
+                        return true;
+        n = find_parameter(head->target, place->name, &s.begin, &s.end, &value);
+        if (n == 0 || (n == 1 && !*value))
+                return true;
+        if (n == 1 && c->on_foreign == FOREIGN_REPLACE)
+                return add_item(plan, &s, "target");
+        settle(plan, SUBSTITUTE_FOREIGN, NULL, "target");
+        return false;
+}
+
+/* No field of authentication may stand beside the run's own, unless its rule says so. */
 static bool judge_foreign(const InjectCredential *c, const HttpHead *head, SubstitutePlan *plan) {
-        for (size_t i = 0; i < head->n_fields; i++)
-                if (!is_replaced(plan, i) && is_auth_header(c, head->fields[i].name) && *head->fields[i].value) {
-                        settle(plan, SUBSTITUTE_FOREIGN, NULL, head->fields[i].name);
-                        return false;
+        for (size_t i = 0; i < head->n_fields; i++) {
+                if (find_item(plan, i) || !is_auth_header(c, head->fields[i].name) || !*head->fields[i].value || c->on_foreign == FOREIGN_PASS)
+                        continue;
+                if (c->on_foreign == FOREIGN_REPLACE) {
+                        if (!replace_foreign(c, head, i, plan))
+                                return false;
+                        continue;
                 }
+                settle(plan, SUBSTITUTE_FOREIGN, NULL, head->fields[i].name);
+                return false;
+        }
+        for (size_t i = 0; i < c->n_places && c->on_foreign != FOREIGN_PASS; i++)
+                if (c->places[i].kind == PLACE_QUERY && credential_place_applies(&c->places[i], head->method, head->target) &&
+                    !judge_foreign_query(c, &c->places[i], head, plan))
+                        return false;
         return true;
 }
 
@@ -184,41 +326,49 @@ bool substitute_is_auth_field(const InjectCredential *credentials, size_t n_cred
         return false;
 }
 
-void substitute_plan(const InjectCredential *credentials, size_t n_credentials, const char *host, uint16_t port,
-                     const HttpHead *head, SubstitutePlan *ret) {
-        *ret = (SubstitutePlan) { .verdict = SUBSTITUTE_PLAIN };
+/* ---- the verdict ---- */
 
-        /* misuse first: it is the strongest finding, whatever else is wrong */
-        for (size_t k = 0; k < n_credentials; k++) {
-                const InjectCredential *c = &credentials[k];
-                bool covered = inject_credential_covers_host(c, host, port);
-
-                if (has_sentinel(head->target, c->source->sentinel)) {
-                        settle(ret, SUBSTITUTE_MISUSE, c, "target");
-                        return;
-                }
-                for (size_t i = 0; i < head->n_fields; i++)
-                        if (!judge_field(c, covered, i, head, ret))
-                                return;
-        }
-
-        for (size_t k = 0; k < n_credentials; k++)
-                if (inject_credential_covers_host(&credentials[k], host, port) && !judge_foreign(&credentials[k], head, ret))
-                        return;
-
-        for (size_t i = 0; i < ret->n_items; i++) {
-                const InjectCredential *c = ret->items[i].credential;
-                const char *where = head->fields[ret->items[i].field].name;
+void substitute_check(SubstitutePlan *plan, const HttpHead *head) {
+        for (size_t i = 0; i < plan->n_items; i++) {
+                const Substitution *s = &plan->items[i];
+                const InjectCredential *c = s->credential;
+                const char *where = s->place->kind <= PLACE_BASIC ? head->fields[s->field].name : s->place->kind == PLACE_QUERY ? "target" : "body";
 
                 if (!c->source->secret || c->revoked) {
-                        settle(ret, SUBSTITUTE_REVOKED, c, where);
+                        settle(plan, SUBSTITUTE_REVOKED, c, where);
                         return;
                 }
                 if (!inject_credential_covers_request(c, head->method, head->target)) {
-                        settle(ret, SUBSTITUTE_NOT_HERE, c, where);
+                        settle(plan, SUBSTITUTE_NOT_HERE, c, where);
                         return;
                 }
         }
+        for (size_t i = 0; plan->n_items > 0 && i < head->n_fields; i++)
+                if (is_signature(&head->fields[i])) {
+                        settle(plan, SUBSTITUTE_CANNOT, plan->items[0].credential, head->fields[i].name);
+                        return;
+                }
+}
+
+void substitute_plan(const InjectCredential *credentials, size_t n_credentials, const char *host, uint16_t port,
+                     const HttpHead *head, SubstitutePlan *ret) {
+        bool covered[RUN_CREDENTIALS_MAX];
+
+        *ret = (SubstitutePlan) { .verdict = SUBSTITUTE_PLAIN };
+        for (size_t k = 0; k < n_credentials; k++) {
+                covered[k] = inject_credential_covers_host(&credentials[k], host, port);
+                if (covered[k] && !plan_places(&credentials[k], head, ret))
+                        return;
+        }
+
+        /* misuse first: it is the strongest finding, whatever else is wrong */
+        for (size_t k = 0; k < n_credentials; k++)
+                if (!judge_misuse(&credentials[k], covered[k], head, ret))
+                        return;
+        for (size_t k = 0; k < n_credentials; k++)
+                if (covered[k] && !judge_foreign(&credentials[k], head, ret))
+                        return;
+        substitute_check(ret, head);
 }
 
 static int write_line(const char *name, const void *value, size_t size, bool secret, void *userdata) {
@@ -299,15 +449,60 @@ static const char *choose_encoding(const HttpHead *head, const SubstitutePlan *p
         return plan->n_items == 0 && accepts_gzip(head) ? "gzip" : "identity";
 }
 
+static int append_basic(Buffer *out, const char *value, const Substitution *s) {
+        SecretView secret = secret_view(s->credential->source->secret);
+        _cleanup_free_ char *user = NULL;
+        const char *password;
+        int r;
+
+        r = decode_basic(value, &user, &password);
+        if (r < 0)
+                return r;
+        return encode_basic(out, s->user ? secret.bytes : user, s->user ? secret.size : strlen(user), s->password ? secret.bytes : password,
+                            s->password ? secret.size : strlen(password));
+}
+
 static int pass_substituted(const HttpField *field, const Substitution *s, SubstituteSink sink, void *userdata) {
         SecretView v = secret_view(s->credential->source->secret);
         Buffer value = {};
         int r;
 
-        if ((r = buffer_append(&value, field->value, s->offset)) >= 0 && (r = buffer_append(&value, v.bytes, v.size)) >= 0)
+        if (s->place->kind == PLACE_BASIC)
+                r = append_basic(&value, field->value, s);
+        else if ((r = buffer_append(&value, field->value, s->begin)) >= 0)
+                r = buffer_append(&value, v.bytes, v.size);
+        if (r >= 0)
                 r = sink(field->name, buffer_data(&value), buffer_size(&value), true, userdata);
         buffer_done(&value);
         return r;
+}
+
+/* Items of the target stand in the order of their credentials' places: the next from here on. */
+static const Substitution *next_in_target(const SubstitutePlan *plan, size_t from) {
+        const Substitution *next = NULL;
+
+        for (size_t i = 0; i < plan->n_items; i++) {
+                const Substitution *s = &plan->items[i];
+
+                if (s->place->kind == PLACE_QUERY && s->begin >= from && (!next || s->begin < next->begin))
+                        next = s;
+        }
+        return next;
+}
+
+int substitute_target(const HttpHead *head, const SubstitutePlan *plan, Buffer *out) {
+        const Substitution *s;
+        size_t done = 0;
+        int r;
+
+        while ((s = next_in_target(plan, done))) {
+                SecretView v = secret_view(s->credential->source->secret);
+
+                if ((r = buffer_append(out, head->target + done, s->begin - done)) < 0 || (r = encode_percent(out, v.bytes, v.size)) < 0)
+                        return r;
+                done = s->end;
+        }
+        return buffer_append_text(out, head->target + done);
 }
 
 int substitute_fields(const HttpHead *head, const SubstitutePlan *plan, SubstituteSink sink, void *userdata) {
@@ -317,11 +512,11 @@ int substitute_fields(const HttpHead *head, const SubstitutePlan *plan, Substitu
         r = sink("Accept-Encoding", encoding, strlen(encoding), false, userdata);
         for (size_t i = 0; i < head->n_fields && r >= 0; i++) {
                 const HttpField *field = &head->fields[i];
-                const Substitution *s = NULL;
+                const Substitution *s = find_item(plan, i);
 
-                for (size_t k = 0; k < plan->n_items; k++)
-                        if (plan->items[k].field == i)
-                                s = &plan->items[k];
+                /* whoever held the body has answered it */
+                if (plan->n_body > 0 && strcasecmp(field->name, "expect") == 0)
+                        continue;
                 if (s)
                         r = pass_substituted(field, s, sink, userdata);
                 else if (!is_dropped(head, field->name))
@@ -336,7 +531,7 @@ int substitute_write(const HttpHead *head, const SubstitutePlan *plan, const cha
 
         substitute_authority(host, port, authority);
         if ((r = buffer_append_text(out, head->method)) < 0 || (r = buffer_append_text(out, " ")) < 0 ||
-            (r = buffer_append_text(out, head->target)) < 0 || (r = buffer_append_text(out, " HTTP/1.1\r\n")) < 0 ||
+            (r = substitute_target(head, plan, out)) < 0 || (r = buffer_append_text(out, " HTTP/1.1\r\n")) < 0 ||
             (r = write_field(out, "Host", authority)) < 0 || (r = write_framing(head, out)) < 0 || (r = write_end(head, out)) < 0 ||
             (r = substitute_fields(head, plan, write_line, out)) < 0)
                 return r;

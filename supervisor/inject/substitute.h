@@ -14,15 +14,24 @@ typedef enum SubstituteVerdict {
         SUBSTITUTE_FOREIGN,   /* another credential, for a host where this run has one of its own: refused */
         SUBSTITUTE_NOT_HERE,  /* in its place, but not for this method and path: refused */
         SUBSTITUTE_REVOKED,   /* in its place, but revoked: refused */
+        SUBSTITUTE_CANNOT,    /* what is signed would change: refused */
 } SubstituteVerdict;
 
-enum { SUBSTITUTE_MAX = 4 };
+enum { SUBSTITUTE_MAX = 8 };
 
 typedef struct Substitution {
-        size_t field;  /* in the head */
-        size_t offset; /* where the sentinel starts in the value; it goes to the value's end */
+        const CredentialPlace *place; /* borrowed */
+        size_t field;      /* in the head; unless it is in the target or the body */
+        size_t begin, end; /* in the field's value, or in the target; not of PLACE_BASIC and in a body */
+        bool user, password; /* PLACE_BASIC: which half is replaced */
         const InjectCredential *credential;
 } Substitution;
+
+/* A place in the body, which is judged once it is there (body-place.h). */
+typedef struct BodyPlace {
+        const CredentialPlace *place; /* borrowed */
+        const InjectCredential *credential;
+} BodyPlace;
 
 typedef struct SubstitutePlan {
         SubstituteVerdict verdict;
@@ -30,6 +39,8 @@ typedef struct SubstitutePlan {
         const char *where;                  /* "target" or a header's name, borrowed from the head; NULL with PLAIN */
         Substitution items[SUBSTITUTE_MAX];
         size_t n_items;
+        BodyPlace body[SUBSTITUTE_MAX];
+        size_t n_body; /* not 0: nothing of this request may leave before its body was judged */
 } SubstitutePlan;
 
 /* Whose sentinel is in this field, wherever in it; NULL: nobody's. */
@@ -39,6 +50,15 @@ bool substitute_is_auth_field(const InjectCredential *credentials, size_t n_cred
 
 void substitute_plan(const InjectCredential *credentials, size_t n_credentials, const char *host, uint16_t port,
                      const HttpHead *head, SubstitutePlan *ret);
+
+/* Is every credential in the plan's places one that may be used for this request? If not, so the verdict says. */
+void substitute_check(SubstitutePlan *plan, const HttpHead *head);
+
+/* The target for the origin, with the values in its places. */
+int substitute_target(const HttpHead *head, const SubstitutePlan *plan, Buffer *out);
+
+/* Is this text, or what is encoded in it, or in a part of it, that sentinel? Upper and lower case are one. */
+bool substitute_is_in(const char *text, size_t size, const char *sentinel);
 
 /* One field of the head that leaves, with `secret` if a real value is in it. value is borrowed. Negative errno ends it. */
 typedef int (*SubstituteSink)(const char *name, const void *value, size_t size, bool secret, void *userdata);

@@ -157,12 +157,15 @@ typedef struct PolicyWorkflow {
 /* harness/NAME.json, credentials/NAME.json, providers/NAME.json as checked JSON; "credentials" also through: */
 typedef struct PolicyCredential {
         const char *name, *provider;         /* provider may be NULL */
+        const char *kind;                    /* "static": a value that somebody sealed to the host */
+        const char *on_foreign;              /* "refuse", "pass", "replace" */
         const char *prefix, *alphabet;       /* sentinel's shape, as secret/sentinel.h takes it */
+        const char *checksum;                /* "crc32-base62", or NULL */
         uint64_t length;                     /* with the prefix */
         const json_t *hosts;                 /* array of strings, exact names */
         const json_t *ports;                 /* array of integers */
         const json_t *methods, *paths;       /* arrays; paths as in policy_path_matches(); NULL: any */
-        const json_t *places;                /* [{"header": "x-api-key"} | {"bearer": true}] */
+        const json_t *places;                /* as atop policy-credential.c */
         const json_t *document;              /* the whole file */
 } PolicyCredential;
 

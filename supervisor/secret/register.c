@@ -54,7 +54,7 @@ static int add_credential(RunSecrets *s, size_t i, const Policy *policy, const C
                 return -ENOKEY;
         }
 
-        r = sentinel_make(c->prefix, c->alphabet, c->length, &sentinel);
+        r = sentinel_make(c->prefix, c->alphabet, c->length, c->checksum, &sentinel);
         if (r == -EINVAL) {
                 *ret_reason = text_format("credential %s: the shape of its sentinel leaves fewer than 128 random bits", name);
                 return -ENOENT;

@@ -6,10 +6,11 @@
 #include <stdint.h>
 #include <string.h>
 #include <sys/random.h>
+#include <zlib.h>
 
 #include "util/cleanup.h"
 
-enum { SENTINEL_MAX = 4096, SENTINEL_BITS = 128 };
+enum { SENTINEL_MAX = 4096, SENTINEL_BITS = 128, CHECKSUM_LENGTH = 6 };
 
 #define LOWER "abcdefghijklmnopqrstuvwxyz"
 #define UPPER "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -52,8 +53,18 @@ static int pick(size_t n, uint8_t *pool, size_t pool_size, size_t *used, size_t 
         }
 }
 
-int sentinel_make(const char *prefix, const char *alphabet, size_t length, char **ret) {
-        size_t prefix_size = strlen(prefix), n_characters, used;
+/* Of text, whose last six characters it becomes. */
+static void write_checksum(char *text, size_t prefix_size, size_t length) {
+        static const char base62[] = DIGITS UPPER LOWER;
+        size_t end = length - CHECKSUM_LENGTH;
+        unsigned long sum = crc32(0, (const Bytef *) text + prefix_size, (uInt) (end - prefix_size));
+
+        for (size_t i = length; i > end; sum /= 62)
+                text[--i] = base62[sum % 62];
+}
+
+int sentinel_make(const char *prefix, const char *alphabet, size_t length, const char *checksum, char **ret) {
+        size_t prefix_size = strlen(prefix), n_fixed = prefix_size + (checksum ? CHECKSUM_LENGTH : 0), n_characters, used;
         _cleanup_free_ char *text = NULL;
         const char *characters = NULL;
         uint8_t pool[128];
@@ -66,8 +77,8 @@ int sentinel_make(const char *prefix, const char *alphabet, size_t length, char 
                         bits = alphabets[i].bits;
                 }
 
-        if (!characters || length > SENTINEL_MAX || length < prefix_size ||
-            (double) (length - prefix_size) * bits < SENTINEL_BITS)
+        if (!characters || length > SENTINEL_MAX || length < n_fixed || (double) (length - n_fixed) * bits < SENTINEL_BITS ||
+            (checksum && strcmp(checksum, "crc32-base62") != 0))
                 return -EINVAL;
 
         text = malloc(length + 1);
@@ -86,6 +97,8 @@ int sentinel_make(const char *prefix, const char *alphabet, size_t length, char 
                 text[i] = characters[k];
         }
         text[length] = 0;
+        if (checksum)
+                write_checksum(text, prefix_size, length);
 
         *ret = TAKE_PTR(text);
         return 0;

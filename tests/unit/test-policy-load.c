@@ -223,7 +223,36 @@ static const Case cases[] = {
         { "credentials/x.json", CREDENTIAL("'alphabet': 'hex', 'length': 40", "'places': [{'bearer': false}]"),
           "/places/0/bearer", "must be true" },
         { "credentials/x.json", CREDENTIAL("'alphabet': 'hex', 'length': 40", "'places': [{'query': 'key'}]"),
-          "/places/0/query", "unknown key" },
+          "/places/0/path", "is missing" },
+        { "credentials/x.json", CREDENTIAL("'alphabet': 'hex', 'length': 40", "'places': [{'query': 'key', 'method': 'GET', 'path': '/v1/*'}]"),
+          "/places/0/path", "no wildcard" },
+        { "credentials/x.json", CREDENTIAL("'alphabet': 'hex', 'length': 40", "'places': [{'query': 'key', 'method': 'GET', 'path': '/v1/'}]"),
+          "/places/0/path", "not all that is below" },
+        { "credentials/x.json", CREDENTIAL("'alphabet': 'hex', 'length': 40", "'places': [{'query': 'a b', 'method': 'GET', 'path': '/v1'}]"),
+          "/places/0/query", "letters" },
+        { "credentials/x.json", CREDENTIAL("'alphabet': 'hex', 'length': 40", "'places': [{'json': '/key', 'path': '/v1'}]"),
+          "/places/0/method", "is missing" },
+        { "credentials/x.json", CREDENTIAL("'alphabet': 'hex', 'length': 40", "'places': [{'json': '/key', 'method': 'GET', 'path': '/v1'}]"),
+          "/places/0/method", "has a body" },
+        { "credentials/x.json", CREDENTIAL("'alphabet': 'hex', 'length': 40", "'places': [{'json': 'key', 'method': 'POST', 'path': '/v1'}]"),
+          "/places/0/json", "JSON pointer" },
+        { "credentials/x.json", CREDENTIAL("'alphabet': 'hex', 'length': 40", "'places': [{'json': '', 'method': 'POST', 'path': '/v1'}]"),
+          "/places/0/json", "whole body" },
+        { "credentials/x.json", CREDENTIAL("'alphabet': 'hex', 'length': 40", "'places': [{'form': '', 'method': 'POST', 'path': '/v1'}]"),
+          "/places/0/form", "letters" },
+        { "credentials/x.json", CREDENTIAL("'alphabet': 'hex', 'length': 40", "'places': [{'basic': 'both'}]"), "/places/0/basic", "must be" },
+        { "credentials/x.json", CREDENTIAL("'alphabet': 'hex', 'length': 40", "'places': [{'bearer': true, 'path': '/v1'}]"),
+          "/places/0", "belong to a place in a query" },
+        { "credentials/x.json", CREDENTIAL("'alphabet': 'hex', 'length': 40", "'places': [{'bearer': true, 'header': 'a'}]"),
+          "/places/0", "exactly one" },
+        { "credentials/x.json", CREDENTIAL("'alphabet': 'hex', 'length': 40", "'places': [{'bearer': true}], 'on_foreign': 'allow'"),
+          "/on_foreign", "must be" },
+        { "credentials/x.json", CREDENTIAL("'alphabet': 'hex', 'length': 40", "'places': [{'bearer': true}], 'kind': 'github-app'"),
+          "/kind", "must be" },
+        { "credentials/x.json", CREDENTIAL("'alphabet': 'hex', 'length': 40, 'checksum': 'crc32-base62'", "'places': [{'bearer': true}]"),
+          "/sentinel/checksum", "alnum" },
+        { "credentials/x.json", CREDENTIAL("'prefix': 'ghp_', 'alphabet': 'alnum', 'length': 31, 'checksum': 'crc32-base62'", "'places': [{'bearer': true}]"),
+          "/sentinel/length", "between prefix and checksum" },
         { "credentials/x.json", CREDENTIAL("'alphabet': 'hex', 'length': 40", "'places': [{'header': 'Host'}]"),
           "/places/0/header", "lower case" },
         { "credentials/x.json", CREDENTIAL("'alphabet': 'hex', 'length': 40", "'places': [{'header': 'host'}]"),
@@ -393,6 +422,52 @@ static void test_reach(void **state) {
         assert_non_null(strstr(tree_finding(t, file, "/credentials/0"), "allows none of the hosts"));
 }
 
+/* A value that is content to an origin, where the run can store content. */
+static void test_stores(void **state) {
+        static const char file[] = "/etc/anchorhold/policy/workflows/x.json";
+        static const struct {
+                const char *place, *allow, *reason; /* NULL: fine */
+        } stores[] = {
+                { "{'json': '/key', 'method': 'POST', 'path': '/login'}", "'methods': ['POST', 'GET'], 'paths': ['/login']", NULL },
+                { "{'form': 'key', 'method': 'POST', 'path': '/login'}", "'methods': ['GET']", NULL },
+                { "{'header': 'x-key'}", "'tls': 'inspect'", NULL },
+                { "{'json': '/key', 'method': 'POST', 'path': '/login'}", "'methods': ['POST']", "where it could store the value" },
+                { "{'json': '/key', 'method': 'POST', 'path': '/login'}", "'paths': ['/login', '/notes']", "where it could store the value" },
+                { "{'query': 'key', 'method': 'GET', 'path': '/feed'}", "'methods': ['PUT'], 'paths': ['/']", "where it could store the value" },
+                { "{'query': 'key', 'method': 'GET', 'path': '/feed'}", "'methods': ['GET', 'HEAD', 'OPTIONS']", NULL },
+        };
+
+        for (size_t i = 0; i < ELEMENTSOF(stores); i++) {
+                _cleanup_free_ char *credential = NULL, *egress = NULL;
+                Tree *t = *state;
+
+                credential = text_format("{'sentinel': {'alphabet': 'hex', 'length': 40}, 'hosts': ['api.example.org'], 'ports': [443], 'places': [%s]}",
+                                         stores[i].place);
+                egress = text_format("{'allow': [{'name': '%s', 'ports': [443], 'tls': 'inspect'%s%s}]}", i % 2 ? "api.example.org" : "*.example.org",
+                                     strstr(stores[i].allow, "tls") ? "" : ", ", strstr(stores[i].allow, "tls") ? "" : stores[i].allow);
+                for (size_t k = 0; credential[k]; k++)
+                        if (credential[k] == '\'')
+                                credential[k] = '"';
+                for (size_t k = 0; egress[k]; k++)
+                        if (egress[k] == '\'')
+                                egress[k] = '"';
+                tree_add_vendor(t);
+                tree_put(t, "etc/anchorhold/policy/credentials/x.json", credential);
+                tree_put(t, "etc/anchorhold/policy/egress/x.json", egress);
+                tree_put(t, file + 1, "{\"template\": \"base\", \"repository\": false, \"egress\": \"x\", \"credentials\": [\"x\"],"
+                                      "\"steps\": [{\"name\": \"p\", \"kind\": \"exec\", \"timeout\": \"1h\"}]}");
+                tree_load(t);
+                if (stores[i].reason)
+                        assert_non_null(strstr(tree_finding(t, file, "/credentials/0"), stores[i].reason));
+                else if (!policy_find_workflow(t->policy, "x", NULL)) {
+                        const char *why = NULL;
+
+                        (void) policy_find_workflow(t->policy, "x", &why);
+                        fail_msg("case %zu: %s", i, why);
+                }
+        }
+}
+
 static void test_odd_files(void **state) {
         Tree *t = *state;
         char path[256], *big;
@@ -449,6 +524,7 @@ int main(void) {
                 cmocka_unit_test(test_findings),
                 cmocka_unit_test_setup_teardown(test_all_findings, setup, teardown),
                 cmocka_unit_test_setup_teardown(test_reach, setup, teardown),
+                cmocka_unit_test_setup_teardown(test_stores, setup, teardown),
                 cmocka_unit_test_setup_teardown(test_odd_files, setup, teardown),
                 cmocka_unit_test(test_units),
         };

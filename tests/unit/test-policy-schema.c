@@ -171,6 +171,12 @@ static const struct {
           "{\"template\": \"base\", \"repository\": true, \"egress\": \"anthropic\", \"credentials\": [\"anthropic\"], \"harness\": null,"
           "\"steps\": [{\"name\": \"p\", \"kind\": \"prepare\", \"argv\": [\"x\"], \"cwd\": \"/\", \"env\": {\"K\": {\"sentinel\": \"anthropic\"}},"
           "\"timeout\": \"1min 5s\"}], \"verify\": null}" },
+        { POLICY_CREDENTIALS, "rich",
+          "{\"description\": \"d\", \"kind\": \"static\", \"on_foreign\": \"replace\", \"provider\": null,"
+          "\"sentinel\": {\"prefix\": \"ghp_\", \"alphabet\": \"alnum\", \"length\": 40, \"checksum\": \"crc32-base62\"},"
+          "\"hosts\": [\"api.example.org\"], \"ports\": [443], \"methods\": [\"GET\"], \"paths\": [\"/v1/\"],"
+          "\"places\": [{\"header\": \"x-key\"}, {\"bearer\": true}, {\"basic\": \"either\"}, {\"query\": \"key\", \"method\": \"GET\", \"path\": \"/a\"},"
+          "{\"json\": \"/a/0\", \"method\": \"POST\", \"path\": \"/b\"}, {\"form\": \"user[key]\", \"method\": \"PUT\", \"path\": \"/\"}]}" },
         { _POLICY_KINDS + 2, NULL, NULL },
 };
 

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include <cmocka.h>
+#include <zlib.h>
 
 #include "secret/bundle.h"
 #include "secret/credential-store.h"
@@ -67,16 +68,35 @@ static void test_secret_guard(void **state) {
 static void test_sentinel(void **state) {
         _cleanup_free_ char *a = NULL, *b = NULL, *c = NULL;
 
-        assert_int_equal(sentinel_make("sk-ant-api03-", "base64url", 108, &a), 0);
-        assert_int_equal(sentinel_make("sk-ant-api03-", "base64url", 108, &b), 0);
+        assert_int_equal(sentinel_make("sk-ant-api03-", "base64url", 108, NULL, &a), 0);
+        assert_int_equal(sentinel_make("sk-ant-api03-", "base64url", 108, NULL, &b), 0);
         assert_int_equal(strlen(a), 108);
         assert_int_equal(strncmp(a, "sk-ant-api03-", 13), 0);
         assert_string_not_equal(a, b);
         assert_int_equal(strspn(a, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_"), 108);
 
-        assert_int_equal(sentinel_make("p", "no-such", 100, &c), -EINVAL);
-        assert_int_equal(sentinel_make("p", "hex", 32, &c), -EINVAL); /* 124 bits */
-        assert_int_equal(sentinel_make("p", "hex", 33, &c), 0);
+        assert_int_equal(sentinel_make("p", "no-such", 100, NULL, &c), -EINVAL);
+        assert_int_equal(sentinel_make("p", "hex", 32, NULL, &c), -EINVAL); /* 124 bits */
+        assert_int_equal(sentinel_make("p", "hex", 33, NULL, &c), 0);
+}
+
+/* As a tool checks it: the last six are the CRC-32 of the thirty before, in base 62. */
+static void test_sentinel_checksum(void **state) {
+        static const char base62[] = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+        _cleanup_free_ char *a = NULL, *b = NULL;
+        unsigned long long given = 0, right;
+
+        assert_int_equal(sentinel_make("ghp_", "alnum", 40, "crc32-base62", &a), 0);
+        assert_int_equal(strlen(a), 40);
+        assert_int_equal(strncmp(a, "ghp_", 4), 0);
+        right = crc32(0, (const Bytef *) a + 4, 30);
+        for (size_t i = 34; i < 40; i++)
+                given = given * 62 + (unsigned long long) (strchr(base62, a[i]) - base62);
+        assert_true(given == right);
+
+        assert_int_equal(sentinel_make("ghp_", "alnum", 31, "crc32-base62", &b), -EINVAL); /* 21 random ones: 125 bits */
+        assert_int_equal(sentinel_make("ghp_", "alnum", 40, "luhn", &b), -EINVAL);
+        assert_int_equal(sentinel_make("ghp_", "alnum", 32, "crc32-base62", &b), 0);
 }
 
 static X509 *parse_cert(const char *pem) {
@@ -269,6 +289,7 @@ int main(void) {
                 cmocka_unit_test(test_secret),
                 cmocka_unit_test(test_secret_guard),
                 cmocka_unit_test(test_sentinel),
+                cmocka_unit_test(test_sentinel_checksum),
                 cmocka_unit_test(test_run_ca),
                 cmocka_unit_test(test_bundle),
                 cmocka_unit_test(test_bundle_empty),

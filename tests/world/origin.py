@@ -29,7 +29,10 @@ class Handler(servers.Handler):
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         self.server.note({"time": time.time(), "client": self.client_address[0], "method": self.command,
                           "path": self.path, "host": self.headers.get("Host"),
-                          "headers": dict(self.headers.items()), "size": len(body)})
+                          "headers": dict(self.headers.items()), "size": len(body),
+                          # byte for byte, as far as that can be told from what http.server has read
+                          "head": [self.requestline, *(f"{name}: {value}" for name, value in self.headers.items())],
+                          "body": body[:65536].decode("latin-1")})
         url = urlsplit(self.path)
         parts = url.path.strip("/").split("/")
         if parts[0] == "bytes":

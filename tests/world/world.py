@@ -43,6 +43,7 @@ ZONE = {
     "loopback.example.org": {"A": ["127.0.0.1"]},
     "host.example.org": {"A": [GATEWAY]},
     "refusing.example.org": {"A": [OTHER, ORIGIN]},     # only the second serves what the first does not
+    **{f"{name}.example.org": {"A": [ORIGIN]} for name in ("login", "passing", "replacing", "elsewhere")},
     "silent.example.org": {"A": [SILENT, ORIGIN]},
 }
 NAMES = sorted(ZONE) + ["*.example.org", "*.example.net"]
