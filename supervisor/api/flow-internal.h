@@ -44,6 +44,7 @@ struct Flow {
         char *commit;                   /* owned; the checked result */
         char why[192];                  /* what ended while the run was starting: its own unit, or one that it needs, and how */
         char failed_unit[64];           /* the last one that was noted */
+        unsigned n_flags;               /* so far */
         bool stop;                      /* an operator wants it to end */
         char *stop_reason;              /* owned */
         bool requeue;                   /* not the item's fault: no attempt is lost */

@@ -116,6 +116,10 @@ bool flow_accepts_run(const Flow *f) {
         return f->stage != STAGE_IMPORT && is_live(f);
 }
 
+bool flow_take_flag(Flow *f) {
+        return f->n_flags++ < 32; /* who floods has been noticed */
+}
+
 bool flow_accepts_import(const Flow *f) {
         return f->stage == STAGE_IMPORT && is_live(f);
 }

@@ -187,6 +187,8 @@ uint64_t flow_count_events(Flow *f, uint64_t bytes);
 /* May this run's units call? */
 bool flow_accepts_run(const Flow *f);
 bool flow_accepts_import(const Flow *f);
+/* May the run be flagged once more? Counts. */
+bool flow_take_flag(Flow *f);
 /* The run's own word on how it ended; recorded before this returns. facts is borrowed, may be NULL. */
 int flow_on_finish(Flow *f, const char *outcome, const char *reason, const json_t *facts);
 int flow_on_imported(Flow *f, bool ok, const char *reason, const char *commit, const json_t *facts);

@@ -513,6 +513,22 @@ static int on_mismatch(IpcCall *call, json_t *params, void *userdata) {
         return ipc_call_reply(call, NULL);
 }
 
+/* From inject: a sentinel was blocked on its way to where it does not belong. It is on record in the audit log already; here the run gets its flag. */
+static int on_misuse(IpcCall *call, json_t *params, void *userdata) {
+        const char *credential = get(params, "credential"), *name = get(params, "name"), *where = get(params, "where");
+        Manager *m = userdata;
+        Flow *f = find_flow(m, call);
+
+        if (!f || !flow_accepts_run(f))
+                return no_run(call);
+        if (!text_is_name(credential) || !name || strlen(name) > 253 || !where || strlen(where) > 256)
+                return bad_input(call, "/", "credential, name and where: missing or too large");
+
+        if (flow_take_flag(f))
+                manager_note(m, flow_item(f), flow_run(f), "credential.misuse", "the sentinel of credential %s was blocked on its way to %s (%s)", credential, name, where);
+        return ipc_call_reply(call, NULL);
+}
+
 const IpcMethod run_methods[] = {
         { "io.anchorhold.Run.GetSpec", PEER_RUN, on_get_spec },
         { "io.anchorhold.Run.GetImport", PEER_IMPORT, on_get_import },
@@ -520,6 +536,7 @@ const IpcMethod run_methods[] = {
         { "io.anchorhold.Run.Output", PEER_RUN, on_output },
         { "io.anchorhold.Run.Finish", PEER_RUN, on_finish },
         { "io.anchorhold.Run.Mismatch", PEER_CHECK, on_mismatch },
+        { "io.anchorhold.Run.Misuse", PEER_INJECT, on_misuse },
         { "io.anchorhold.Run.Imported", PEER_IMPORT, on_imported },
         { "io.anchorhold.Run.AddUsage", PEER_INJECT, on_add_usage },
         {},

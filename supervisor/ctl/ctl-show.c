@@ -62,6 +62,18 @@ static uint64_t span_of(const json_t *object, const char *from, const char *to) 
         return y - x;
 }
 
+/* What nobody should overlook: on a line of its own for each. */
+static void show_flags(Ctl *ctl, const json_t *item) {
+        const json_t *flags = json_object_get(item, "flags");
+
+        for (size_t i = 0; i < json_array_size(flags); i++) {
+                const json_t *f = json_array_get(flags, i);
+                _cleanup_free_ char *text = text_format("%s: %s, in run %s", ctl_string(f, "kind") ?: "?", ctl_string(f, "text") ?: "?", ctl_string(f, "run") ?: "?");
+
+                field(ctl, "Flagged", text);
+        }
+}
+
 static void show_head(Ctl *ctl, const json_t *item) {
         _cleanup_free_ char *state = ctl_text(item, "state", "?"), *id = ctl_text(item, "id", "?");
         const json_t *command = json_object_get(item, "command");
@@ -69,6 +81,7 @@ static void show_head(Ctl *ctl, const json_t *item) {
 
         (void) fprintf(ctl->out, "%s %s\n", id ?: "?", state ?: "?");
         member(ctl, item, "Reason", "reason");
+        show_flags(ctl, item);
         member(ctl, item, "Waits for", "enforcers"); /* which one is lost, if one is */
         member(ctl, item, "Workflow", "workflow");
         member(ctl, item, "Agent", "agent");

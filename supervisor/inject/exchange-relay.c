@@ -89,7 +89,7 @@ int exchange_begin_relay(Exchange *x) {
         int r;
 
         http_reader_set_head_request(x->responses, x->head_request);
-        http_reader_set_websocket(x->responses, h->websocket);
+        http_reader_set_websocket(x->responses, x->request.head->websocket);
         r = substitute_write(x->request.head, &x->request.plan, x->name, x->port, &x->to_origin);
         if (r >= 0 && request_holds_body(&x->request))
                 r = request_write_held(&x->request, &x->to_origin);

@@ -236,7 +236,7 @@ static int connect_others(Inject *i, const InjectPaths *paths) {
 
         if ((r = audit_client_new(&i->audit, i->event)) < 0 ||
             (r = egress_link_new(&i->egress, i->event, paths->egress, inject_on_egress_lost, inject_on_grant_revoked, i)) < 0 ||
-            (r = notes_new(&i->notes, i->event, i->audit, i->secrets->run)) < 0 ||
+            (r = notes_new(&i->notes, i->event, i->audit, i->secrets->run, paths->run_api)) < 0 ||
             (r = usage_report_new(&i->usage, i->event, i->audit, i->secrets->run, paths->run_api)) < 0 ||
             (r = ipc_client_new(&i->secretd, i->event, paths->secret_api)) < 0)
                 return r;

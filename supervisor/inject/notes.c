@@ -5,13 +5,16 @@
 #include <errno.h>
 #include <string.h>
 
+#include "ipc/ipc.h"
 #include "util/json.h"
 #include "util/log.h"
 #include "util/text.h"
 
 #define WINDOW_USEC (10ULL * 1000 * 1000)
 
-enum { NOTES_MAX = 64 };
+#define FLAG_USEC (10ULL * 1000 * 1000)
+
+enum { NOTES_MAX = 64, FLAGS_MAX = 32 };
 
 typedef struct Note {
         const char *event; /* static */
@@ -25,7 +28,49 @@ struct Notes {
         const char *run;    /* borrowed */
         sd_event_source *timer; /* owned */
         Note notes[NOTES_MAX];
+        IpcClient *anchord;     /* owned */
+        json_t *flags;          /* ref; parameters of what anchord does not know yet, oldest first */
+        bool telling;           /* of the first of them */
 };
+
+/* ---- flags ---- */
+
+static void flag_next(Notes *n);
+
+static void notes_on_told(IpcClient *c, const char *error, json_t *params, bool more, void *userdata) {
+        Notes *n = userdata;
+
+        n->telling = false;
+        /* anchord may be starting anew; whatever else it says is its last word */
+        if (error && (strcmp(error, "io.anchorhold.Disconnected") == 0 || strcmp(error, "io.anchorhold.Timeout") == 0))
+                return;
+        if (error)
+                log_warning("anchord did not flag the run: %s", error);
+        (void) json_array_remove(n->flags, 0);
+        flag_next(n);
+}
+
+static void flag_next(Notes *n) {
+        int r;
+
+        if (n->telling || json_array_size(n->flags) == 0)
+                return;
+        r = ipc_client_call_async(n->anchord, "io.anchorhold.Run.Misuse", json_incref(json_array_get(n->flags, 0)), NULL, 0, false, FLAG_USEC,
+                                  notes_on_told, n);
+        if (r < 0)
+                log_error_errno(r, "anchord cannot be told of a misuse");
+        else
+                n->telling = true;
+}
+
+static void flag(Notes *n, const json_t *data) {
+        if (json_array_size(n->flags) < FLAGS_MAX)
+                (void) json_array_append_new(n->flags, json_pack("{s:O, s:O, s:O}", "credential", json_object_get(data, "credential"), "name",
+                                                                 json_object_get(data, "name"), "where", json_object_get(data, "where")));
+        flag_next(n);
+}
+
+/* ---- records ---- */
 
 static void note_record(Notes *n, Note *note, uint64_t count) {
         json_t *data = json_copy(note->data);
@@ -58,14 +103,15 @@ static int notes_on_timer(sd_event_source *s, uint64_t usec, void *userdata) {
                         note_close(n, &n->notes[i]);
                 any = any || n->notes[i].key;
         }
-        if (any) {
+        flag_next(n);
+        if (any || json_array_size(n->flags) > 0) {
                 (void) sd_event_source_set_time_relative(s, 1000000);
                 (void) sd_event_source_set_enabled(s, SD_EVENT_ONESHOT);
         }
         return 0;
 }
 
-int notes_new(Notes **ret, sd_event *event, AuditClient *audit, const char *run) {
+int notes_new(Notes **ret, sd_event *event, AuditClient *audit, const char *run, const char *run_api) {
         _cleanup_(notes_freep) Notes *n = calloc(1, sizeof(*n));
         int r;
 
@@ -73,6 +119,10 @@ int notes_new(Notes **ret, sd_event *event, AuditClient *audit, const char *run)
                 return -ENOMEM;
         n->audit = audit;
         n->run = run;
+        n->flags = json_array();
+        r = n->flags ? ipc_client_new(&n->anchord, event, run_api) : -ENOMEM;
+        if (r < 0)
+                return r;
         r = sd_event_add_time_relative(event, &n->timer, CLOCK_BOOTTIME, 1000000, 0, notes_on_timer, n);
         if (r < 0)
                 return r;
@@ -86,6 +136,10 @@ Notes *notes_free(Notes *n) {
         for (size_t i = 0; i < NOTES_MAX; i++)
                 note_close(n, &n->notes[i]);
         n->timer = sd_event_source_disable_unref(n->timer);
+        n->anchord = ipc_client_free(n->anchord);
+        if (json_array_size(n->flags) > 0)
+                log_warning("%zu misuses were not reported to anchord", json_array_size(n->flags));
+        json_unref(n->flags);
         free(n);
         return NULL;
 }
@@ -124,6 +178,8 @@ void notes_add(Notes *n, const char *event, const char *key, json_t *data) {
                 return;
         }
         note_record(n, note, 1);
+        if (strcmp(event, "credential.misuse") == 0)
+                flag(n, data);
         (void) sd_event_source_set_time_relative(n->timer, 1000000);
         (void) sd_event_source_set_enabled(n->timer, SD_EVENT_ONESHOT);
 }

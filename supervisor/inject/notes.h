@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 #pragma once
 
-/* Audit records of what inject refused: the first of a kind at once, those alike within ten seconds as a count. */
+/* Audit records of what inject refused: the first of a kind at once, those alike within ten seconds as a count. A misuse of a
+ * credential also flags the run: anchord is told until it took that. */
 
 #include <jansson.h>
 #include <systemd/sd-event.h>
@@ -11,8 +12,8 @@
 
 typedef struct Notes Notes;
 
-/* audit and run are borrowed. */
-int notes_new(Notes **ret, sd_event *event, AuditClient *audit, const char *run);
+/* audit and run are borrowed. run_api: anchord's socket. */
+int notes_new(Notes **ret, sd_event *event, AuditClient *audit, const char *run, const char *run_api);
 /* Records what was only counted so far. */
 Notes *notes_free(Notes *n);
 DEFINE_CLEANUP(Notes *, notes_free)

@@ -171,6 +171,10 @@ static const struct {
           " sum(cache_read_tokens) AS cache_read_tokens, sum(cache_write_tokens) AS cache_write_tokens,"
           " sum(cost_microusd) AS cost_microusd FROM usage WHERE item = ? GROUP BY provider, model" },
         { "notes", "SELECT kind, run, text, time_usec FROM note WHERE item = ? ORDER BY id DESC LIMIT 200" },
+        /* what an operator must not overlook among the notes */
+        { "flags",
+          "SELECT kind, run, text, count(*) AS count, min(time_usec) AS time_usec FROM note WHERE item = ? AND kind = 'credential.misuse'"
+          " GROUP BY kind, run, text ORDER BY min(id)" },
         { "failures",
           "SELECT attempt, run, reason, time_usec FROM history WHERE item = ? AND to_state = 'failed' ORDER BY revision" },
 };

@@ -212,6 +212,16 @@ def test_no_value_stays(host, ran):
     assert [path for path in found if not path.startswith("/run/credentials/")] == []
 
 
+def test_the_run_is_flagged(host, ran):
+    flags = ran.item["flags"]
+    assert {flag["kind"] for flag in flags} == {"credential.misuse"} and {flag["run"] for flag in flags} == {ran.run}
+    assert any("credential test-token" in flag["text"] and "elsewhere.example.org" in flag["text"] for flag in flags)
+    shown = host.anchorctl("show", ran.item["id"]).stdout
+    assert re.search(r"^ +Flagged: credential\.misuse: the sentinel of credential test-token was blocked on its way to elsewhere\.example\.org", shown, re.M)
+    clean = host.exec_run("true")                                  # the control
+    assert host.show(re.search(r"\bi[0-9a-z]{12}\b", clean.stdout + clean.stderr).group(0))["flags"] == []
+
+
 def test_records(host, ran):
     def records(event):
         lines = host.run(["journalctl", "--namespace=anchorhold", "--no-pager", "-o", "json", f"ANCHORHOLD_RUN={ran.run}",

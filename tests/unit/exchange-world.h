@@ -372,7 +372,7 @@ static inline void set_up_host(World *w, const char *ca_dir) {
         assert_int_equal(egress_link_new(&c->egress, w->event, EGRESS_SOCKET, on_lost, on_revoked, w), 0);
         assert_int_equal(audit_client_new(&w->audit, w->event), 0);
         c->audit = w->audit;
-        assert_int_equal(notes_new(&c->notes, w->event, c->audit, RUN), 0);
+        assert_int_equal(notes_new(&c->notes, w->event, c->audit, RUN, "/run/no-anchord.sock"), 0);
         assert_int_equal(usage_report_new(&c->usage, w->event, c->audit, RUN, RUN_API_SOCKET), 0);
 }
 

@@ -277,7 +277,7 @@ static void test_notes(void **state) {
         World *w = *state;
         Notes *n = NULL;
 
-        assert_int_equal(notes_new(&n, w->event, w->client, RUN), 0);
+        assert_int_equal(notes_new(&n, w->event, w->client, RUN, "/run/no-anchord.sock"), 0);
         for (unsigned i = 0; i < 5; i++)
                 notes_add(n, "conn.deny", "a", json_pack("{s:s}", "name", "a"));
         notes_add(n, "conn.deny", "b", json_pack("{s:s}", "name", "b"));
