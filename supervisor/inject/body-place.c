@@ -347,7 +347,8 @@ int body_place_judge(const InjectCredential *credentials, size_t n_credentials, 
 
 /* ---- writing ---- */
 
-static int write_json(Buffer *out, const char *value, size_t size) {
+static int write_json(Buffer *out, const void *data, size_t size) {
+        const char *value = data;
         int r = 0;
 
         for (size_t i = 0; i < size && r >= 0; i++) {

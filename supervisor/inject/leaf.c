@@ -36,7 +36,7 @@ struct LeafMaker {
 int leaf_maker_new(LeafMaker **ret, const char *ca_pem, const Secret *ca_key) {
         _cleanup_(leaf_maker_freep) LeafMaker *m = NULL;
         SecretView key = secret_view(ca_key);
-        const unsigned char *der = key.bytes;
+        const unsigned char *der = (const unsigned char *) key.bytes;
         BIO *bio;
 
         m = calloc(1, sizeof(*m));

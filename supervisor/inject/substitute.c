@@ -458,8 +458,8 @@ static int append_basic(Buffer *out, const char *value, const Substitution *s) {
         r = decode_basic(value, &user, &password);
         if (r < 0)
                 return r;
-        return encode_basic(out, s->user ? secret.bytes : user, s->user ? secret.size : strlen(user), s->password ? secret.bytes : password,
-                            s->password ? secret.size : strlen(password));
+        return encode_basic(out, s->user ? (const void *) secret.bytes : user, s->user ? secret.size : strlen(user),
+                            s->password ? (const void *) secret.bytes : password, s->password ? secret.size : strlen(password));
 }
 
 static int pass_substituted(const HttpField *field, const Substitution *s, SubstituteSink sink, void *userdata) {

@@ -34,7 +34,7 @@ struct CredentialStore {
 
 static const char *check(const Secret *s) {
         SecretView v = secret_view(s);
-        const unsigned char *p = v.bytes;
+        const unsigned char *p = (const unsigned char *) v.bytes;
 
         if (v.size < CREDENTIAL_MIN_SIZE)
                 return "shorter than 8 bytes";
@@ -48,7 +48,7 @@ static const char *check(const Secret *s) {
 
 static int without_line_end(Secret **s) {
         SecretView v = secret_view(*s);
-        const char *p = v.bytes;
+        const char *p = (const char *) v.bytes;
         Secret *shorter = NULL;
         size_t size = v.size;
         int r;

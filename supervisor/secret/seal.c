@@ -26,7 +26,7 @@ static EVP_CIPHER_CTX *cipher_start(const Secret *key, const char *name, const u
         c = EVP_CIPHER_CTX_new();
         if (!c)
                 return NULL;
-        if (EVP_CipherInit_ex(c, EVP_aes_256_gcm(), NULL, secret_view(key).bytes, nonce, encrypt) != 1 ||
+        if (EVP_CipherInit_ex(c, EVP_aes_256_gcm(), NULL, (const unsigned char *) secret_view(key).bytes, nonce, encrypt) != 1 ||
             EVP_CipherUpdate(c, NULL, &n, (const uint8_t *) name, (int) strlen(name)) != 1) {
                 EVP_CIPHER_CTX_free(c);
                 return NULL;

@@ -161,7 +161,7 @@ Secret *secret_free(Secret *s) {
 }
 
 SecretView secret_view(const Secret *s) {
-        return (SecretView) { .bytes = s->bytes, .size = s->size };
+        return (SecretView) { .bytes = (const SecretByte *) s->bytes, .size = s->size };
 }
 
 bool secret_equals(const Secret *s, const void *data, size_t size) {

@@ -3,7 +3,9 @@
 
 /*
  * A value that must not leave: locked in memory, kept out of core dumps, zeroed when freed. It is no
- * string: nothing here yields a `char *`, so that neither printf nor jansson takes it by accident.
+ * string: nothing here yields a pointer to characters, or one that C turns into such without a word, so that neither printf nor jansson takes it by
+ * accident: that does not compile (test-secret-type.c). What copies bytes takes it, and whoever must look at them writes a cast. (No compiler
+ * sees into the arguments of json_pack().)
  */
 
 #include <stdbool.h>
@@ -15,10 +17,12 @@ typedef struct Secret Secret;
 
 enum { SECRET_MAX = 64 * 1024 };
 
-/* A look at the bytes, valid as long as the secret. A struct, so that a `%s` for it does not compile
- * clean. There is no zero byte behind it. */
+/* Never defined: a byte of a secret is of no type that anything prints. */
+typedef struct SecretByte SecretByte;
+
+/* A look at the bytes, valid as long as the secret. There is no zero byte behind it. */
 typedef struct SecretView {
-        const void *bytes;
+        const SecretByte *bytes;
         size_t size;
 } SecretView;
 

@@ -4,5 +4,5 @@ LIB_SRCS += supervisor/secret/bundle.c supervisor/secret/credential-store.c supe
             supervisor/secret/seal.c supervisor/secret/secret.c supervisor/secret/secretd.c supervisor/secret/sentinel.c \
             supervisor/secret/upstream-ca.c
 PROGRAMS += anchor-secretd
-UNIT_TESTS += test-secret test-secret-run test-secretd
+UNIT_TESTS += test-secret test-secret-run test-secret-type test-secretd
 FUZZERS += fuzz-bundle

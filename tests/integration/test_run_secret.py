@@ -194,7 +194,9 @@ def test_processes_are_closed(host, living):
         # not dumpable: its files in /proc are root's
         assert host.run(f"stat -c %U /proc/{pid}/environ").stdout.strip() == "root"
         assert REAL not in host.run(f"tr '\\0' ' ' </proc/{pid}/environ; tr '\\0' ' ' </proc/{pid}/cmdline").stdout
-        assert host.run(f"grep VmLck /proc/{pid}/status").stdout.split()[1] != "0"
+        status = dict(line.split(":", 1) for line in host.run(f"cat /proc/{pid}/status").stdout.splitlines())
+        assert status["VmLck"].split()[0] != "0" and status["VmSwap"].split()[0] == "0"
+        assert host.property(unit, "MemorySwapMax") == "0"
 
 
 def test_revoked_credential_is_refused(host, living):

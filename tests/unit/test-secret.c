@@ -50,7 +50,7 @@ static void test_secret_guard(void **state) {
         pid_t pid;
 
         assert_int_equal(secret_new(&s, "opensesame", 10), 0);
-        p = secret_view(s).bytes;
+        p = (const volatile char *) secret_view(s).bytes;
         pid = fork();
         assert_true(pid >= 0);
         if (pid == 0) {
