@@ -60,7 +60,7 @@ static int run(const char *const *argv, int in_fd, int out_fd, char **ret_troubl
         _cleanup_fd_ int err_fd = memfd_create("trouble", MFD_CLOEXEC);
         size_t size = 0;
         int status, r;
-        pid_t pid;
+        pid_t pid = -1;
 
         if (err_fd < 0)
                 return -errno;
