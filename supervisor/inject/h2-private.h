@@ -47,6 +47,7 @@ typedef struct H2Stream {
         Request request;
         H2Flow up, down;       /* from the guest, from the origin */
         uint64_t deadline_usec;
+        bool holds;            /* its body comes first, all of it: it has a place for a credential */
         bool cleared;          /* was sent to the origin */
         bool answered;         /* a final head is on its way to the guest */
         bool refused;          /* the answer is ours */

@@ -218,8 +218,19 @@ static bool accepts_trailers(const HttpHead *h) {
         return http_head_find(h, "te", &value) == 1 && strcasecmp(value, "trailers") == 0;
 }
 
+static int add_path(const H2Stream *s, H2Fields *fields) {
+        Buffer path = {};
+        int r;
+
+        r = substitute_target(s->request.head, &s->request.plan, &path);
+        if (r >= 0)
+                r = h2_fields_add(fields, ":path", buffer_data(&path), buffer_size(&path), s->request.plan.n_items > 0);
+        buffer_done(&path);
+        return r;
+}
+
 static int make_head(H2Stream *s, H2Fields *fields) {
-        const HttpHead *h = &s->head.head;
+        const HttpHead *h = s->request.head;
         char authority[SUBSTITUTE_AUTHORITY_SIZE], length[24];
         int r;
 
@@ -227,7 +238,7 @@ static int make_head(H2Stream *s, H2Fields *fields) {
         (void) snprintf(length, sizeof(length), "%llu", (unsigned long long) h->length);
         if ((r = h2_fields_add_text(fields, ":method", s->head.connect ? "CONNECT" : h->method)) < 0 ||
             (r = h2_fields_add_text(fields, ":scheme", "https")) < 0 || (r = h2_fields_add_text(fields, ":authority", authority)) < 0 ||
-            (r = h2_fields_add_text(fields, ":path", h->target)) < 0 ||
+            (r = add_path(s, fields)) < 0 ||
             (s->head.connect && (r = h2_fields_add_text(fields, ":protocol", "websocket")) < 0) ||
             (r = substitute_fields(h, &s->request.plan, add_field, fields)) < 0 ||
             (h->has_length && (r = h2_fields_add_text(fields, "content-length", length)) < 0) ||
@@ -238,7 +249,7 @@ static int make_head(H2Stream *s, H2Fields *fields) {
 
 static int send_request(H2Stream *s) {
         const nghttp2_data_provider2 body = { .read_callback = give_body };
-        bool bodiless = s->head.head.framing == HTTP_FRAMING_NONE;
+        bool bodiless = s->request.head->framing == HTTP_FRAMING_NONE;
         nghttp2_nv list[H2_FIELDS_MAX];
         H2Fields fields = {};
         int32_t id = 0;
@@ -298,6 +309,30 @@ static bool is_grpc(const HttpHead *h) {
         return http_head_find(h, "content-type", &type) == 1 && grpc_is_type(type);
 }
 
+/* "Go on", or hints. */
+static int pass_early_head(H2Stream *s, const H2Fields *fields) {
+        nghttp2_nv list[H2_FIELDS_MAX];
+        int32_t r;
+
+        h2_fields_list(fields, list);
+        r = nghttp2_submit_headers(s->pair->guest, NGHTTP2_FLAG_NONE, s->guest_id, NULL, list, fields->n, NULL);
+        return r < 0 ? errno_of(r) : 0;
+}
+
+/* A client that waits to be asked for a body that is to be held is asked here. */
+static int ask_for_body(H2Stream *s) {
+        H2Fields fields = {};
+        int r;
+
+        if (!request_expects_continue(&s->request))
+                return 0;
+        r = h2_fields_add_text(&fields, ":status", "100");
+        if (r >= 0)
+                r = pass_early_head(s, &fields);
+        h2_fields_done(&fields);
+        return r;
+}
+
 int h2_stream_judge(H2Stream *s, bool ended) {
         Refusal refusal;
         int r;
@@ -319,6 +354,9 @@ int h2_stream_judge(H2Stream *s, bool ended) {
 
         s->up.messages = is_grpc(&s->head.head);
         r = request_begin(&s->request, &s->head.head, &refusal);
+        s->holds = r == 0 && request_holds_body(&s->request);
+        if (s->holds)
+                return ask_for_body(s);
         if (r == 0)
                 r = request_clear(&s->request, s->pair->grant, stream_on_granted, stream_on_cleared, s, &refusal);
         return r == REQUEST_E_REFUSED ? h2_stream_refuse(s, &refusal) : r;
@@ -330,6 +368,8 @@ int h2_stream_judge(H2Stream *s, bool ended) {
 static int feed_body(H2Stream *s, const uint8_t *data, size_t size, Refusal *ret) {
         int r = 0;
 
+        if (s->holds)
+                return request_hold_body(&s->request, data, size, false, ret);
         if (!s->up.messages)
                 return request_feed_body(&s->request, data, size, false, &s->up.data, ret);
         while (size > 0 && r == 0) {
@@ -392,6 +432,16 @@ static int keep_trailers(H2Stream *s, H2Flow *flow, const HttpHead *h) {
         return r;
 }
 
+/* All of a body with a place is there: now the request is judged to its end. What trails such a body stays here. */
+static int end_held(H2Stream *s, Refusal *ret) {
+        int r;
+
+        r = request_hold_body(&s->request, NULL, 0, true, ret);
+        if (r == 0)
+                r = request_write_held(&s->request, &s->up.data);
+        return r == 0 ? request_clear(&s->request, s->pair->grant, stream_on_granted, stream_on_cleared, s, ret) : r;
+}
+
 int h2_stream_end_body(H2Stream *s, H2Head *trailers) {
         Refusal refusal;
         int r;
@@ -399,8 +449,8 @@ int h2_stream_end_body(H2Stream *s, H2Head *trailers) {
         s->up.over = true;
         if (s->refused || (s->cleared && s->origin_id == 0))
                 return 0;
-        r = request_feed_body(&s->request, NULL, 0, true, &s->up.data, &refusal);
-        if (r == 0 && trailers) {
+        r = s->holds ? end_held(s, &refusal) : request_feed_body(&s->request, NULL, 0, true, &s->up.data, &refusal);
+        if (r == 0 && trailers && !s->holds) {
                 if (h2_head_build_trailers(trailers) < 0)
                         return h2_stream_deny(s, 400, "bad-request", NULL, trailers->error);
                 for (size_t i = 0; i < trailers->head.n_fields && r == 0; i++)
@@ -435,16 +485,6 @@ static int pass_length(H2Stream *s, const HttpHead *h, H2Fields *fields) {
                 return 0;
         (void) snprintf(text, sizeof(text), "%llu", (unsigned long long) h->length);
         return h2_fields_add_text(fields, "content-length", text);
-}
-
-/* "Go on", or hints. */
-static int pass_early_head(H2Stream *s, const H2Fields *fields) {
-        nghttp2_nv list[H2_FIELDS_MAX];
-        int32_t r;
-
-        h2_fields_list(fields, list);
-        r = nghttp2_submit_headers(s->pair->guest, NGHTTP2_FLAG_NONE, s->guest_id, NULL, list, fields->n, NULL);
-        return r < 0 ? errno_of(r) : 0;
 }
 
 static int pass_head(H2Stream *s, const HttpHead *h, bool ended) {

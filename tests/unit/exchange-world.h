@@ -331,8 +331,9 @@ static inline void make_secrets(World *w) {
         static const char *const names[] = { NAME, "other.example.org" };
         json_t *rule, *other, *provider;
 
-        rule = json_pack("{s:s, s:[s], s:[i], s:[ss], s:[s], s:[{s:s}, {s:b}]}", "provider", "test", "hosts", NAME, "ports", (int) w->port,
-                         "methods", "GET", "POST", "paths", "/v1/", "places", "header", "x-api-key", "bearer", 1);
+        rule = json_pack("{s:s, s:[s], s:[i], s:[ss], s:[s], s:[{s:s}, {s:b}, {s:s, s:s, s:s}, {s:s, s:s, s:s}]}", "provider", "test", "hosts", NAME, "ports", (int) w->port,
+                         "methods", "GET", "POST", "paths", "/v1/", "places", "header", "x-api-key", "bearer", 1,
+                         "query", "key", "method", "GET", "path", "/v1/feed", "json", "/key", "method", "POST", "path", "/v1/login");
         other = json_pack("{s:[s], s:[i], s:[{s:s}]}", "hosts", "git.example.org", "ports", 443, "places", "header", "private-token");
         provider = json_pack("{s:[s], s:[{s:s, s:s}], s:{s:[ss], s:[ss], s:[s]}, s:{s:{s:i, s:i}}}", "hosts", NAME, "calls", "method", "POST",
                              "path", "/v1/messages", "usage", "model", "/message/model", "/model", "input_tokens", "/message/usage/input_tokens",

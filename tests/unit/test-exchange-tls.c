@@ -32,7 +32,7 @@ static void add_name(X509 *cert, const char *name) {
 /* A certificate, from and until so many hours from now, by the CA that is trusted or by itself; it becomes the origin's. Takes the key over. */
 static void use_certificate(World *w, const char *name, EVP_PKEY *key, int from, int until, bool trusted) {
         SecretView der = secret_view(w->ca_key);
-        const unsigned char *p = der.bytes;
+        const unsigned char *p = (const unsigned char *) der.bytes;
         EVP_PKEY *ca_key = d2i_AutoPrivateKey(NULL, &p, (long) der.size);
         BIO *bio = BIO_new_mem_buf(w->ca_pem, -1);
         X509 *ca = PEM_read_bio_X509(bio, NULL, NULL, NULL), *cert = X509_new();

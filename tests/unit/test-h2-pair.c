@@ -192,6 +192,48 @@ static void test_misuse_in_body(void **state) {
         assert_false(has(&w->origin.slots[1], OTHER));
 }
 
+/* Places in the path and in a body, which is held until it is whole. */
+static void test_places(void **state) {
+        H2World *w = *state;
+        Slot *g, *o;
+
+        w->serve = serve_plainly;
+        (void) guest_ask(w, "GET", "/v1/feed?a=1&key=" SENTINEL "&b", "", false);
+        h2_run(w);
+        assert_true(has(&w->origin.slots[0], ":path: /v1/feed?a=1&key=" SECRET "&b\n"));
+
+        g = guest_ask(w, "POST", "/v1/login", "content-type: application/json\nexpect: 100-continue\n", true);
+        h2_run(w);
+        assert_string_equal(g->head, "--\n:status: 100\n");
+        side_send(&w->guest, g, "{\"key\":\"sk-", false);
+        h2_run(w);
+        assert_int_equal(w->origin.n_slots, 1); /* nothing leaves before it was judged */
+        side_send(&w->guest, g, SENTINEL + 3, false);
+        side_send(&w->guest, g, "\"}", true);
+        h2_run(w);
+        o = &w->origin.slots[1];
+        assert_true(body_has(o, "{\"key\":\"" SECRET "\"}"));
+        assert_int_equal(buffer_size(&o->body), strlen("{\"key\":\"\"}") + strlen(SECRET));
+        {
+                _cleanup_free_ char *length = text_format("content-length: %zu\n", buffer_size(&o->body));
+
+                assert_true(has(o, length));
+        }
+        assert_false(has(o, "expect"));
+        assert_true(o->ended);
+        assert_true(has(g, ":status: 200\n"));
+
+        g = guest_ask(w, "POST", "/v1/login", "content-type: application/json\n", true);
+        side_send(&w->guest, g, "{\"key\":\"" SENTINEL "\",\"copy\":\"" SENTINEL "\"}", true);
+        h2_run(w);
+        assert_true(has(g, "credential-misuse"));
+        g = guest_ask(w, "POST", "/v1/login", "content-type: text/plain\n", true);
+        side_send(&w->guest, g, "key", true);
+        h2_run(w);
+        assert_true(has(g, ":status: 415\n"));
+        assert_int_equal(w->origin.n_slots, 2);
+}
+
 static void test_trailers(void **state) {
         H2World *w = *state;
         Slot *g;
@@ -625,7 +667,7 @@ int main(void) {
                 T(test_refusals),
                 T(test_refused_head),
                 T(test_misuse_in_body),
-                T(test_trailers),
+                T(test_places), T(test_trailers),
                 T(test_head_only),
                 T(test_both_ways),
                 T(test_grpc),
