@@ -30,12 +30,14 @@ GIT = "203.0.113.11"
 ORIGIN = "203.0.113.12"
 ORIGIN6, GATEWAY6 = "2001:db8:113::12", "2001:db8:113::1"
 OTHER = "203.0.113.13"   # serves as well, but no policy names it
+WIRE = "203.0.113.14"    # notes to the byte what it got
 SILENT = "203.0.113.200" # nobody is there
 
 ZONE = {
     "api.anthropic.com": {"A": [PROVIDER]},
     "git.example.org": {"A": [GIT]},
     "www.example.org": {"A": [ORIGIN]},
+    "wire.example.org": {"A": [WIRE]},
     "alias.example.org": {"CNAME": "www.example.org"},
     "other.example.net": {"A": [OTHER]},
     "paste.example.net": {"A": [OTHER]},
@@ -133,7 +135,7 @@ class World:
         inside = ("nsenter", "--net", "--target", str(pid), "--")
         there = ("nsenter", "--net", "--target", str(self.process.pid), "--")
         run(*there, "ip", "link", "add", "world0", "type", "veth", "peer", "name", "uplink0", "netns", str(pid))
-        for address in (PROVIDER, GIT, ORIGIN, OTHER, RESOLVER):
+        for address in (PROVIDER, GIT, ORIGIN, OTHER, WIRE, RESOLVER):
             run(*there, "ip", "address", "add", address + "/24", "dev", "world0")
         run(*there, "ip", "address", "add", ORIGIN6 + "/64", "dev", "world0", "nodad")
         run(*there, "ip", "link", "set", "world0", "up")
@@ -149,12 +151,12 @@ class World:
             self.process = None
 
     def forget_logs(self):
-        for name in ("provider", "git", "dns", "origin", "other", "web"):
+        for name in ("provider", "git", "dns", "origin", "other", "web", "wire"):
             if os.path.exists(self.path(name + ".jsonl")):
                 os.unlink(self.path(name + ".jsonl"))
 
     def log(self, name):
-        """The entries of provider, git, dns, origin, other or web, oldest first."""
+        """The entries of provider, git, dns, origin, other, web or wire, oldest first."""
         try:
             with open(self.path(name + ".jsonl"), encoding="utf-8") as f:
                 return [json.loads(line) for line in f]
@@ -170,6 +172,7 @@ def main():
     import origin
     import protocols
     import provider
+    import wire
 
     directory, script, delay = sys.argv[1], sys.argv[2], float(sys.argv[3])
 
@@ -191,6 +194,7 @@ def main():
     origin.serve((OTHER, 80), path("other.jsonl"))
     origin.serve_echo((ORIGIN, ECHO_PORT))
     protocols.serve(ORIGIN, path("web.jsonl"), cert, key)
+    wire.serve((WIRE, 443), path("wire.jsonl"), cert, key)
     dnsserver.serve((RESOLVER, 53), path("zone.json"), path("dns.jsonl"))
     print("ready", flush=True)
     parent = os.getppid()
