@@ -171,6 +171,7 @@ int h2_head_build_request(H2Head *h, bool ended) {
         if (strcmp(text_at(h, h->scheme), "https") != 0)
                 return fail(h, -EBADMSG, ":scheme is not https");
         frame(h, ended);
+        h->head.websocket = h->head.extended = h->connect;
         return 0;
 }
 

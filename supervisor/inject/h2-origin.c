@@ -36,6 +36,16 @@ static int origin_on_invalid_header(nghttp2_session *session, const nghttp2_fram
         return 0;
 }
 
+/* What the origin can, the guest may ask for: a WebSocket on a stream (RFC 8441, 3). */
+static int take_settings(H2Pair *p) {
+        static const nghttp2_settings_entry connect = { NGHTTP2_SETTINGS_ENABLE_CONNECT_PROTOCOL, 1 };
+
+        if (p->origin_connects || nghttp2_session_get_remote_settings(p->origin, NGHTTP2_SETTINGS_ENABLE_CONNECT_PROTOCOL) != 1)
+                return 0;
+        p->origin_connects = true;
+        return nghttp2_submit_settings(p->guest, NGHTTP2_FLAG_NONE, &connect, 1) == 0 ? 0 : -ENOMEM;
+}
+
 static int take_headers(H2Pair *p, H2Stream *s, bool ended) {
         if (!s->answered)
                 return h2_stream_take_head(s, &p->answer, ended);
@@ -48,6 +58,8 @@ static int origin_on_frame(nghttp2_session *session, const nghttp2_frame *frame,
         H2Stream *s;
 
         switch (frame->hd.type) {
+        case NGHTTP2_SETTINGS:
+                return callback_result(take_settings(p));
         case NGHTTP2_GOAWAY:
                 return callback_result(h2_pair_leave(p, frame->goaway.error_code));
         case NGHTTP2_HEADERS:

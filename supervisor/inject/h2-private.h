@@ -37,6 +37,7 @@ typedef struct H2Flow {
         bool over;          /* nothing more will come */
         bool messages;      /* of gRPC: each leaves when it is whole */
         GrpcReader grpc;
+        Websocket *frames;  /* owned; NULL unless the stream is one (RFC 8441) */
 } H2Flow;
 
 typedef struct H2Stream {
@@ -69,7 +70,7 @@ struct H2Pair {
         size_t up_backlog, down_backlog; /* of all streams */
         size_t up_unreturned, down_unreturned; /* bytes for which the connections' windows were not opened again */
 
-        bool refuses, leaving, broken, origin_ended;
+        bool refuses, leaving, broken, origin_ended, origin_connects;
         Refusal refusal;
         int64_t noise; /* what is left of it */
         uint64_t noise_usec, idle_usec;

@@ -101,6 +101,8 @@ H2Stream *h2_stream_free(H2Stream *s) {
         flow_clear(s, &s->down);
         buffer_done(&s->up.data);
         buffer_done(&s->down.data);
+        websocket_free(s->up.frames);
+        websocket_free(s->down.frames);
         h2_head_done(&s->head);
         *s->prev = s->next;
         if (s->next)
@@ -349,14 +351,16 @@ int h2_stream_judge(H2Stream *s, bool ended) {
                 s->request.head = &s->head.head;
                 return h2_stream_refuse(s, &s->pair->refusal);
         }
-        if (s->head.connect)
-                return h2_stream_deny(s, 501, "bad-request", ":protocol", "WebSocket connections are not carried over HTTP/2.");
+        if (s->head.connect && !s->pair->origin_connects)
+                return h2_stream_deny(s, 501, "bad-request", ":protocol", "The origin does not take WebSocket connections over HTTP/2.");
 
         s->up.messages = is_grpc(&s->head.head);
         r = request_begin(&s->request, &s->head.head, &refusal);
-        s->holds = r == 0 && request_holds_body(&s->request);
+        s->holds = r == 0 && !s->head.connect && request_holds_body(&s->request);
         if (s->holds)
                 return ask_for_body(s);
+        if (r == 0 && s->head.connect)
+                r = request_new_websocket(&s->request, true, &s->up.frames);
         if (r == 0)
                 r = request_clear(&s->request, s->pair->grant, stream_on_granted, stream_on_cleared, s, &refusal);
         return r == REQUEST_E_REFUSED ? h2_stream_refuse(s, &refusal) : r;
@@ -370,6 +374,8 @@ static int feed_body(H2Stream *s, const uint8_t *data, size_t size, Refusal *ret
 
         if (s->holds)
                 return request_hold_body(&s->request, data, size, false, ret);
+        if (s->up.frames)
+                return request_feed_websocket(&s->request, s->up.frames, data, size, &s->up.data, ret);
         if (!s->up.messages)
                 return request_feed_body(&s->request, data, size, false, &s->up.data, ret);
         while (size > 0 && r == 0) {
@@ -513,10 +519,13 @@ int h2_stream_take_head(H2Stream *s, H2Head *head, bool ended) {
         if (r < 0 || (head->head.status < 200 && ended))
                 return h2_stream_deny(s, 502, "origin-malformed", NULL, r < 0 ? head->error : "an answer without a final head");
         if (head->head.status >= 200) {
+                head->head.websocket = s->head.connect && head->head.status < 300;
                 r = request_begin_answer(&s->request, &head->head, &refusal);
                 if (r != 0)
                         return r == REQUEST_E_REFUSED ? h2_stream_refuse(s, &refusal) : r;
                 s->down.messages = is_grpc(&head->head);
+                if (head->head.websocket && (r = request_new_websocket(&s->request, false, &s->down.frames)) < 0)
+                        return r;
         }
         r = pass_head(s, &head->head, ended);
         if (r >= 0 && ended) {
@@ -560,8 +569,10 @@ int h2_stream_take_answer(H2Stream *s, const uint8_t *data, size_t size) {
         int r;
 
         s->down.unreturned += size;
-        r = feed_answer(s, data, size);
-        if (is_undecodable(r))
+        r = s->down.frames ? websocket_feed(s->down.frames, data, size, &s->down.data) : feed_answer(s, data, size);
+        if (r == -EBADMSG && s->down.frames)
+                r = h2_stream_deny(s, 502, "origin-malformed", "frame", websocket_error(s->down.frames));
+        else if (is_undecodable(r))
                 r = deny_undecodable(s);
         (void) nghttp2_session_resume_data(s->pair->guest, s->guest_id);
         h2_stream_touch(s);

@@ -42,6 +42,7 @@ typedef struct HttpHead {
         HttpFraming framing;
         uint64_t length; /* with HTTP_FRAMING_LENGTH; of the other's body with a HEAD or 304, if has_length */
         bool has_length;
+        bool extended;   /* with that: on a stream of HTTP/2 (RFC 8441), which has neither key nor Upgrade */
         bool websocket;  /* a request to switch to WebSocket, or the answer that does it (RFC 6455, 4) */
         bool keep_alive; /* the sender means to go on after this message */
 } HttpHead;

@@ -133,11 +133,11 @@ static const char *find_reflecting(const HttpHead *h) {
         return http_head_find(h, "if-range", NULL) > 0 ? "If-Range" : NULL;
 }
 
-/* RFC 6455, 4.1; the key and the rest of it are between the two ends. */
+/* RFC 6455, 4.1, and RFC 8441, 5; the key and the rest of it are between the two ends. */
 static bool is_handshake(const HttpHead *h) {
         const char *version;
 
-        return strcmp(h->method, "GET") == 0 && h->framing == HTTP_FRAMING_NONE && http_head_find(h, "sec-websocket-key", NULL) == 1 &&
+        return strcmp(h->method, "GET") == 0 && (h->extended || (h->framing == HTTP_FRAMING_NONE && http_head_find(h, "sec-websocket-key", NULL) == 1)) &&
                http_head_find(h, "sec-websocket-version", &version) == 1 && strcmp(version, "13") == 0;
 }
 

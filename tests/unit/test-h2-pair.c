@@ -24,6 +24,35 @@ static bool body_has(const Slot *slot, const char *words) {
         return memmem(buffer_data(&slot->body), buffer_size(&slot->body), words, strlen(words));
 }
 
+/* ---- WebSocket (RFC 8441) ---- */
+
+/* Frames of a server's come back for frames of a client's: the text in capitals is the origin's. */
+static void serve_websocket(H2World *w, Slot *slot, bool ended) {
+        if (!ended)
+                origin_answer(w, slot, ":status: 200\nsec-websocket-protocol: chat\n", true);
+}
+
+#define CONNECT ":protocol: websocket\nsec-websocket-version: 13\nsec-websocket-extensions: permessage-deflate\n"
+#define TOKEN "private-token: " OTHER "\n"
+
+/* A frame with the mask "\0\0\0\0", which is one. */
+static void send_masked(H2World *w, Slot *slot, const char *text) {
+        uint8_t head[6] = { 0x81, (uint8_t) (0x80 | strlen(text)) };
+
+        assert_int_equal(buffer_append(&slot->out, head, sizeof(head)), 0);
+        side_send(&w->guest, slot, text, false);
+}
+
+static void use_token(H2World *w) {
+        w->base.credentials[1].hosts = json_pack("[s]", NAME);
+        w->base.credentials[1].ports = json_pack("[i]", H2_PORT);
+}
+
+static void done_token(H2World *w) {
+        json_decref((json_t *) w->base.credentials[1].hosts);
+        json_decref((json_t *) w->base.credentials[1].ports);
+}
+
 static int set_up_pair(void **state) {
         *state = h2_world_new(NULL);
         return 0;
@@ -659,6 +688,76 @@ static void test_slow_origin(void **state) {
         assert_true(body_has(g, "bye\n"));
 }
 
+static void test_websocket(void **state) {
+        H2World *w = *state;
+        Slot *g, *o;
+
+        use_token(w);
+        w->serve = serve_websocket;
+        side_settings(&w->origin, NGHTTP2_SETTINGS_ENABLE_CONNECT_PROTOCOL, 1);
+        h2_run(w);
+        assert_int_equal(nghttp2_session_get_remote_settings(w->guest.session, NGHTTP2_SETTINGS_ENABLE_CONNECT_PROTOCOL), 1);
+        g = guest_ask(w, "CONNECT", "/v1/ws", CONNECT TOKEN, true);
+        h2_run(w);
+        assert_true(has(g, ":status: 200\n"));
+        assert_int_equal(w->base.n_questions, 1);
+        o = &w->origin.slots[0];
+        assert_true(has(o, ":method: CONNECT\n"));
+        assert_true(has(o, ":protocol: websocket\n"));
+        assert_true(has(o, "private-token: ghp_the-real-git-token\n"));
+        assert_false(has(o, "extensions"));
+
+        send_masked(w, g, "hello");
+        h2_run(w);
+        assert_int_equal(buffer_size(&o->body), 11);
+        assert_int_equal(buffer_data(&o->body)[0], 0x81);
+        assert_int_equal(buffer_data(&o->body)[1], 0x85);
+
+        side_send(&w->origin, o, "\x81\x1aYOU ghp_the-real-git-token", false);
+        h2_run(w);
+        assert_true(body_has(g, "\x81\x21YOU " OTHER));
+
+        /* what is no frame ends the stream, and nothing else */
+        side_send(&w->guest, g, "no mask", false);
+        h2_run(w);
+        assert_true(g->closed);
+        assert_true(o->closed);
+        assert_true(logged(&w->base, "\"where\":\"frame\""));
+        w->serve = serve_plainly;
+        g = guest_ask(w, "GET", "/v1/x", "", false);
+        h2_run(w);
+        assert_true(has(g, ":status: 200\n"));
+        done_token(w);
+}
+
+static void test_websocket_refused(void **state) {
+        H2World *w = *state;
+        Slot *g;
+
+        w->serve = serve_websocket;
+        side_settings(&w->origin, NGHTTP2_SETTINGS_ENABLE_CONNECT_PROTOCOL, 1);
+        h2_run(w);
+
+        /* its provider's calls are counted, and these could not be */
+        g = guest_ask(w, "CONNECT", "/v1/ws", CONNECT KEY, true);
+        h2_run(w);
+        assert_true(has(g, ":status: 403\n"));
+        assert_true(has(g, "anchorhold-reason: unmetered\n"));
+        g = guest_ask(w, "CONNECT", "/v1/ws", ":protocol: websocket\nsec-websocket-version: 8\n", true);
+        h2_run(w);
+        assert_true(has(g, ":status: 400\n"));
+        assert_int_equal(w->origin.n_slots, 0);
+
+        /* a sentinel of another host, within a frame */
+        g = guest_ask(w, "CONNECT", "/v1/ws", CONNECT, true);
+        h2_run(w);
+        send_masked(w, g, "x " OTHER " x");
+        h2_run(w);
+        assert_true(g->closed);
+        assert_int_equal(buffer_size(&w->origin.slots[0].body), 0);
+        assert_true(logged(&w->base, "\"event\":\"credential.misuse\""));
+}
+
 int main(void) {
 #define T(test) cmocka_unit_test_setup_teardown(test, set_up_pair, tear_down_pair)
         const struct CMUnitTest tests[] = {
@@ -682,6 +781,8 @@ int main(void) {
                 T(test_origin_leaves),
                 T(test_origin_ends),
                 cmocka_unit_test_teardown(test_no_origin, tear_down_pair),
+                T(test_websocket),
+                T(test_websocket_refused),
                 T(test_deadlines),
                 T(test_slow_reader),
                 T(test_slow_stream),
