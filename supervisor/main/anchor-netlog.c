@@ -21,9 +21,7 @@ static int run(const char *id) {
         if (r < 0)
                 return r;
 
-        r = daemon_serve(event);
-        netlog_finish(netlog);
-        return r;
+        return daemon_serve(event);
 }
 
 int main(int argc, char *argv[]) {

@@ -36,7 +36,7 @@ static void read_packet(const uint8_t *data, size_t size, RunNetDenial *ret) {
 
 int netlog_parse(const void *data, size_t size, NetlogPacket *ret) {
         const struct nlmsghdr *nlh = data;
-        const struct nlattr *attr;
+        const char *end;
         NetlogPacket p = { .denial.packets = 1 };
         bool numbered = false;
 
@@ -45,7 +45,10 @@ int netlog_parse(const void *data, size_t size, NetlogPacket *ret) {
         if (nlh->nlmsg_type != ((NFNL_SUBSYS_ULOG << 8) | NFULNL_MSG_PACKET))
                 return 0;
 
-        mnl_attr_for_each(attr, nlh, sizeof(struct nfgenmsg)) {
+        /* not mnl_attr_for_each(), which rounds the message's length up, and so may read behind it */
+        end = (const char *) nlh + nlh->nlmsg_len;
+        for (const struct nlattr *attr = mnl_nlmsg_get_payload_offset(nlh, sizeof(struct nfgenmsg)); mnl_attr_ok(attr, (int) (end - (const char *) attr));
+             attr = mnl_attr_next(attr)) {
                 const uint8_t *value = mnl_attr_get_payload(attr);
                 uint16_t n = mnl_attr_get_payload_len(attr);
 

@@ -18,7 +18,7 @@
 #include <linux/capability.h>
 #include <linux/netfilter/nfnetlink.h>
 #include <linux/netfilter/nfnetlink_log.h>
-#include <poll.h>
+#include <signal.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -38,16 +38,19 @@
 #define RECEIVE_BUFFER (1024 * 1024)
 #define READ_SIZE (64 * 1024)
 #define ROUNDS_PER_TURN 16
-#define LAST_WAIT_MSEC (QUEUE_CSEC * 10 + 100)
+#define ROUNDS_AT_THE_END 1024
+#define LAST_WAIT_USEC ((QUEUE_CSEC * 10 + 100) * 1000ULL)
+#define DRAIN_USEC (20 * 1000ULL)
+#define GIVE_UP_USEC (5 * 1000 * 1000ULL) /* the unit's TimeoutStopSec= is twice that */
 
 struct Netlog {
         char run[ID_LENGTH + 1];
         struct mnl_socket *nl;           /* owned */
         NetlogTally *tally;              /* owned */
         AuditClient *audit;              /* owned */
-        sd_event_source *io, *window;    /* ref */
+        sd_event_source *io, *window, *term, *last; /* owned */
         char *buffer;                    /* owned */
-        bool ending;
+        uint64_t give_up_usec;           /* CLOCK_MONOTONIC; once the end is begun */
 };
 
 static const char *reason_of(const NetlogRecord *r) {
@@ -76,10 +79,7 @@ static void record(Netlog *n, const NetlogRecord *r) {
                 (void) inet_ntop(AF_INET, r->denial.address, address, sizeof(address));
         data = json_pack("{s:s, s:i, s:i, s:s, s:s, s:I}", "name", address, "port", (int) r->denial.port, "protocol", (int) r->denial.protocol, "rule",
                          RULE, "reason", reason_of(r), "count", (json_int_t) r->denial.packets);
-        if (n->ending)
-                k = audit_append_sync("conn.deny", n->run, NULL, NULL, data);
-        else
-                k = audit_append(n->audit, "conn.deny", n->run, NULL, NULL, data, NULL, NULL);
+        k = audit_append(n->audit, "conn.deny", n->run, NULL, NULL, data, NULL, NULL);
         if (k < 0)
                 log_warning_errno(k, "run %s: %llu rejected packets are not in the audit log, %s:%u", n->run, (unsigned long long) r->denial.packets, address,
                                   r->denial.port);
@@ -126,6 +126,47 @@ static int on_window(sd_event_source *s, uint64_t usec, void *userdata) {
         if (r >= 0)
                 r = sd_event_source_set_enabled(s, SD_EVENT_ONESHOT);
         return r < 0 ? sd_event_exit(sd_event_source_get_event(s), r) : 0;
+}
+
+/* ---- the end ---- */
+
+/* Until auditd has taken everything, or does not. */
+static int on_drained(sd_event_source *s, uint64_t usec, void *userdata) {
+        Netlog *n = userdata;
+        int r;
+
+        if (audit_pending(n->audit, n->run) == 0 || usec >= n->give_up_usec)
+                return sd_event_exit(sd_event_source_get_event(s), 0);
+        r = sd_event_source_set_time_relative(s, DRAIN_USEC);
+        if (r >= 0)
+                r = sd_event_source_set_enabled(s, SD_EVENT_ONESHOT);
+        return r < 0 ? sd_event_exit(sd_event_source_get_event(s), r) : 0;
+}
+
+/* The guest is gone, and what the kernel had queued has come. */
+static int on_last(sd_event_source *s, uint64_t usec, void *userdata) {
+        sd_event *event = sd_event_source_get_event(s);
+        Netlog *n = userdata;
+        int r;
+
+        for (int i = 0; i < ROUNDS_AT_THE_END && read_some(n); i++)
+                ;
+        flush(n);
+        n->give_up_usec = usec + GIVE_UP_USEC;
+        n->last = sd_event_source_disable_unref(n->last);
+        r = sd_event_add_time_relative(event, &n->last, CLOCK_MONOTONIC, 0, 0, on_drained, n);
+        return r < 0 ? sd_event_exit(event, r) : 0;
+}
+
+static int on_term(sd_event_source *s, const struct signalfd_siginfo *si, void *userdata) {
+        sd_event *event = sd_event_source_get_event(s);
+        Netlog *n = userdata;
+        int r;
+
+        if (n->last)
+                return 0;
+        r = sd_event_add_time_relative(event, &n->last, CLOCK_MONOTONIC, LAST_WAIT_USEC, 0, on_last, n);
+        return r < 0 ? sd_event_exit(event, r) : 0;
 }
 
 /* ---- joining the group ---- */
@@ -206,6 +247,11 @@ int netlog_new(Netlog **ret, sd_event *event, const char *run) {
                 r = sd_event_add_io(event, &n->io, mnl_socket_get_fd(n->nl), EPOLLIN, on_packets, n);
         if (r >= 0)
                 r = sd_event_add_time_relative(event, &n->window, CLOCK_MONOTONIC, NETLOG_WINDOW_SEC * 1000 * 1000ULL, 0, on_window, n);
+        /* asked to end, it has something to do first */
+        if (r >= 0)
+                r = sd_event_set_signal_exit(event, false);
+        if (r >= 0)
+                r = sd_event_add_signal(event, &n->term, SIGTERM | SD_EVENT_SIGNAL_PROCMASK, on_term, n);
         if (r < 0)
                 return log_error_errno(r, "cannot start");
 
@@ -213,22 +259,13 @@ int netlog_new(Netlog **ret, sd_event *event, const char *run) {
         return 0;
 }
 
-void netlog_finish(Netlog *n) {
-        struct pollfd p = { .fd = mnl_socket_get_fd(n->nl), .events = POLLIN };
-
-        n->ending = true;
-        /* the guest is gone: what comes now was queued in the kernel */
-        while (poll(&p, 1, LAST_WAIT_MSEC) > 0)
-                if (!read_some(n))
-                        break;
-        flush(n);
-}
-
 Netlog *netlog_free(Netlog *n) {
         if (!n)
                 return NULL;
         sd_event_source_disable_unref(n->io);
         sd_event_source_disable_unref(n->window);
+        sd_event_source_disable_unref(n->term);
+        sd_event_source_disable_unref(n->last);
         audit_client_free(n->audit);
         netlog_tally_free(n->tally);
         netlink_close(n->nl);

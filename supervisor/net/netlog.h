@@ -52,10 +52,8 @@ size_t netlog_tally_flush(NetlogTally *t, NetlogRecord ret[static NETLOG_KEYS_MA
 
 typedef struct Netlog Netlog;
 
-/* Opens the group in this process's namespace (CAP_NET_ADMIN), and gives up every capability before anything is read. Negative errno, logged. */
+/* Opens the group in this process's namespace (CAP_NET_ADMIN), and gives up every capability before anything is read. Negative errno, logged.
+ * SIGTERM ends the loop when what the kernel still holds is read and auditd has taken it, or five seconds later. */
 int netlog_new(Netlog **ret, sd_event *event, const char *run);
 Netlog *netlog_free(Netlog *n);
 DEFINE_CLEANUP(Netlog *, netlog_free)
-
-/* After the event loop: what the kernel still holds is waited for, read and recorded. */
-void netlog_finish(Netlog *n);
