@@ -11,13 +11,14 @@
  * its block. An address in none of them is reachable.
  *
  * An IPv6 address that carries an IPv4 address somewhere is no better than that one: whoever translates or unpacks it
- * ends up there. A translation prefix that a network chose for itself (RFC 6052, 2.2) cannot be told from any other
- * address and is judged as what it looks like; see docs/egress.md.
+ * ends up there. A translation prefix that a network chose for itself (RFC 6052, 2.2) looks like any other: egressd asks the network for
+ * it (RFC 7050), see docs/egress.md.
  */
 
 #include <string.h>
 
 #include "egress/address.h"
+#include "egress/nat64.h"
 #include "util/cleanup.h"
 
 enum { EMBEDDED_MAX = 5 };
@@ -194,9 +195,14 @@ static bool is_own(const Address *a, const Address *own, size_t n_own) {
         return false;
 }
 
+/* The operator's networks name addresses as they are, not wrapped ones. */
+static AddressVerdict judge_inner(const Address *inner, const AddressHost *host) {
+        return address_judge(inner, &(AddressHost) { .own = host->own, .n_own = host->n_own });
+}
+
 /* What is carried inside may come out under several readings: one that must never be reached condemns it, and so does
- * having none that could be. The operator's networks name addresses as they are, not wrapped ones. */
-static AddressVerdict judge_embedded(const Address *a, const Address *own, size_t n_own) {
+ * having none that could be. */
+static AddressVerdict judge_embedded(const Address *a, const AddressHost *host) {
         AddressVerdict verdict = ADDRESS_GLOBAL;
         Address inner[EMBEDDED_MAX];
         bool any = false;
@@ -204,7 +210,7 @@ static AddressVerdict judge_embedded(const Address *a, const Address *own, size_
 
         n = find_embedded(a, inner);
         for (size_t i = 0; i < n; i++) {
-                AddressVerdict v = address_judge(&inner[i], own, n_own, NULL, 0);
+                AddressVerdict v = judge_inner(&inner[i], host);
 
                 if (v == ADDRESS_METADATA || v == ADDRESS_OWN)
                         return v;
@@ -214,16 +220,33 @@ static AddressVerdict judge_embedded(const Address *a, const Address *own, size_
         return verdict;
 }
 
-AddressVerdict address_judge(const Address *a, const Address *own, size_t n_own,
-                             const AddressRange *networks, size_t n_networks) {
+/* Here the reading is known. */
+static AddressVerdict judge_translated(const Address *a, const AddressHost *host) {
+        for (size_t i = 0; i < host->n_nat64; i++) {
+                AddressVerdict v;
+                Address inner;
+
+                if (!nat64_extract(a, &host->nat64[i], &inner))
+                        continue;
+                v = judge_inner(&inner, host);
+                if (!address_verdict_is_allowed(v))
+                        return v;
+        }
+        return ADDRESS_GLOBAL;
+}
+
+AddressVerdict address_judge(const Address *a, const AddressHost *host) {
         AddressVerdict v;
 
         if (in_list(a, metadata, ELEMENTSOF(metadata)))
                 return ADDRESS_METADATA;
-        if (is_own(a, own, n_own))
+        if (is_own(a, host->own, host->n_own))
                 return ADDRESS_OWN;
 
-        v = judge_embedded(a, own, n_own);
+        v = judge_embedded(a, host);
+        if (!address_verdict_is_allowed(v))
+                return v;
+        v = judge_translated(a, host);
         if (!address_verdict_is_allowed(v))
                 return v;
 
@@ -232,7 +255,7 @@ AddressVerdict address_judge(const Address *a, const Address *own, size_t n_own,
         if (is_global(a))
                 return ADDRESS_GLOBAL;
 
-        return in_list(a, networks, n_networks) ? ADDRESS_ADMITTED : ADDRESS_NOT_GLOBAL;
+        return in_list(a, host->networks, host->n_networks) ? ADDRESS_ADMITTED : ADDRESS_NOT_GLOBAL;
 }
 
 const char *address_verdict_to_reason(AddressVerdict v) {

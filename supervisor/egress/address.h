@@ -40,10 +40,19 @@ Address address_from_ipv4(uint32_t host_order);
 bool address_equal(const Address *a, const Address *b);
 bool address_in_range(const Address *a, const AddressRange *range);
 
-/* May this address be connected to? `own` are the host's addresses, `networks` what the operator admits in host.json.
- * Metadata and own addresses are never admitted; neither are loopback, link-local, unspecified, multicast and synthetic ones. */
-AddressVerdict address_judge(const Address *a, const Address *own, size_t n_own,
-                             const AddressRange *networks, size_t n_networks);
+/* What the verdict depends on besides the address. All borrowed. */
+typedef struct AddressHost {
+        const Address *own;           /* this host's addresses */
+        size_t n_own;
+        const AddressRange *networks; /* what the operator admits in host.json */
+        size_t n_networks;
+        const AddressRange *nat64;    /* prefixes of its own behind which this network translates to IPv4 (nat64.h) */
+        size_t n_nat64;
+} AddressHost;
+
+/* May this address be connected to? Metadata and own addresses are never admitted; neither are loopback, link-local, unspecified, multicast and synthetic
+ * ones. An IPv6 address that a translator turns into IPv4 is no better than that one. */
+AddressVerdict address_judge(const Address *a, const AddressHost *host);
 
 static inline bool address_verdict_is_allowed(AddressVerdict v) {
         return v == ADDRESS_GLOBAL || v == ADDRESS_ADMITTED;

@@ -73,6 +73,20 @@ static void configure_resolvers(Egressd *e, const json_t *list) {
         read_resolv_conf(e);
 }
 
+static size_t read_ranges(const json_t *list, AddressRange *ret, size_t max) {
+        size_t n = 0;
+
+        for (size_t i = 0; i < json_array_size(list); i++) {
+                const char *text = json_string_value(json_array_get(list, i));
+
+                if (n >= max || address_parse_range(text, &ret[n]) < 0)
+                        log_warning("host.json: the network %s is ignored", text);
+                else
+                        n++;
+        }
+        return n;
+}
+
 int egressd_read_host(Egressd *e) {
         _cleanup_(policy_freep) Policy *set = NULL;
         const HostConfig *host;
@@ -85,15 +99,8 @@ int egressd_read_host(Egressd *e) {
         host = policy_host(set);
         configure_resolvers(e, host->resolvers);
 
-        e->n_networks = 0;
-        for (size_t i = 0; i < json_array_size(host->networks); i++) {
-                const char *text = json_string_value(json_array_get(host->networks, i));
-
-                if (e->n_networks >= EGRESSD_NETWORKS_MAX || address_parse_range(text, &e->networks[e->n_networks]) < 0) {
-                        log_warning("host.json: the network %s is ignored", text);
-                        continue;
-                }
-                e->n_networks++;
-        }
+        e->n_networks = read_ranges(host->networks, e->networks, EGRESSD_NETWORKS_MAX);
+        e->n_nat64 = read_ranges(host->nat64, e->nat64, EGRESSD_NAT64_MAX);
+        e->nat64_named = host->nat64;
         return 0;
 }

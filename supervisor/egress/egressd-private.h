@@ -12,6 +12,7 @@
 #include "egress/egressd.h"
 #include "egress/grant-map.h"
 #include "egress/host-addresses.h"
+#include "egress/nat64.h"
 #include "egress/resolver.h"
 #include "ipc/ipc-waiters.h"
 #include "ipc/ipc.h"
@@ -26,6 +27,7 @@ enum {
         EGRESSD_RECORDS_MAX = 50000,           /* audit records of one run */
         EGRESSD_DENIALS_PENDING_MAX = 32,      /* records of denials of one run that auditd has not yet taken */
         EGRESSD_NETWORKS_MAX = 64,
+        EGRESSD_NAT64_MAX = 16,
         EGRESSD_SYNTHETIC_TTL = 300,
 };
 
@@ -46,6 +48,9 @@ struct Egressd {
         Denials *denials;           /* owned */
         AddressRange networks[EGRESSD_NETWORKS_MAX];
         size_t n_networks;
+        AddressRange nat64[EGRESSD_NAT64_MAX]; /* named in host.json */
+        size_t n_nat64;
+        bool nat64_named;           /* it has the list, be it empty: what the network does not say is no reason to refuse */
         Registration *registrations;/* owned; egressd-methods.c */
         Watcher *watchers;          /* owned; egressd-watch.c */
         EgressRequest *requests;    /* owned; egressd-request.c */
@@ -59,7 +64,7 @@ struct Egressd {
         uint64_t audit_lost_usec;   /* since when it does not; 0: it does */
 };
 
-/* egressd-host.c: reads host.json again (resolvers, networks). */
+/* egressd-host.c: reads host.json again (resolvers, networks, translation prefixes). */
 int egressd_read_host(Egressd *e);
 /* Before a name is resolved: follows /etc/resolv.conf, if that is where the resolvers come from. */
 void egressd_refresh_resolvers(Egressd *e);

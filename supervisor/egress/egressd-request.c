@@ -29,6 +29,8 @@ struct EgressRequest {
         char *asked_method, *asked_path; /* owned; as they were asked, for a decision under another policy. NULL: of the connection alone */
         const char *overruled; /* static: why a policy that came in between denies it; NULL: it does not */
         ResolverQuery *query; /* owned */
+        Address found[RESOLVER_ADDRESSES_MAX]; /* to be judged, once it is known what this network translates */
+        size_t n_found;
         uint64_t grant_id;
         json_t *addresses;    /* ref */
         json_t *refused;      /* ref: address → why it may not be connected to */
@@ -279,27 +281,29 @@ static int request_reserve(EgressRequest *q, const Address *addresses, size_t n)
 
 /* ---- resolve, judge ---- */
 
-/* Adds to ret those that may be connected to; the others are for the record. The worst reason is the denial's if none may. */
-static int request_judge(EgressRequest *q, const Address *addresses, size_t n, Address *ret, size_t *ret_n, const char **ret_reason) {
-        const Address *own;
-        size_t n_own;
+/* Adds to ret those that may be connected to; the others are for the record. The worst reason is the denial's if none may.
+ * nat64: what the network said it translates; NULL if it could not say, so that nobody knows what an IPv6 address is. */
+static int request_judge(EgressRequest *q, const AddressRange *nat64, size_t n_nat64, Address *ret, size_t *ret_n, const char **ret_reason) {
+        AddressHost host = { .networks = q->egressd->networks, .n_networks = q->egressd->n_networks, .nat64 = nat64, .n_nat64 = n_nat64 };
         int r;
 
-        r = host_addresses_get(q->egressd->own, &own, &n_own);
+        r = host_addresses_get(q->egressd->own, &host.own, &host.n_own);
         if (r < 0)
                 return log_error_errno(r, "cannot read this host's addresses");
 
-        for (size_t i = 0; i < n; i++) {
-                AddressVerdict v = address_judge(&addresses[i], own, n_own, q->egressd->networks, q->egressd->n_networks);
+        for (size_t i = 0; i < q->n_found; i++) {
+                AddressVerdict v = address_judge(&q->found[i], &host);
                 char text[ADDRESS_TEXT_SIZE];
 
+                if (address_verdict_is_allowed(v) && !nat64 && q->found[i].family == AF_INET6)
+                        v = ADDRESS_NOT_GLOBAL;
                 if (address_verdict_is_allowed(v)) {
-                        ret[(*ret_n)++] = addresses[i];
+                        ret[(*ret_n)++] = q->found[i];
                         continue;
                 }
                 if (!*ret_reason || v == ADDRESS_METADATA)
                         *ret_reason = address_verdict_to_reason(v);
-                r = json_object_set_new(q->refused, address_format(&addresses[i], text), json_string(address_verdict_to_reason(v)));
+                r = json_object_set_new(q->refused, address_format(&q->found[i], text), json_string(address_verdict_to_reason(v)));
                 if (r < 0)
                         return -ENOMEM;
         }
@@ -323,23 +327,14 @@ static char *request_list_refused(const EgressRequest *q) {
         return TAKE_PTR(text);
 }
 
-static void request_on_resolved(int r, const Address *addresses, size_t n, void *userdata) {
-        EgressRequest *q = userdata;
+/* All that was found is to be judged, and what may be connected to is granted. */
+static void request_grant(EgressRequest *q, const AddressRange *nat64, size_t n_nat64) {
         Address allowed[RESOLVER_ADDRESSES_MAX];
         const char *reason = NULL;
         size_t n_allowed = 0;
+        int r;
 
-        q->query = NULL; /* it frees itself */
-        if (q->overruled) {
-                request_deny(q, q->overruled, "the policy was changed");
-                return;
-        }
-        if (r < 0) {
-                request_deny(q, "resolve-failed", strerror(-r));
-                return;
-        }
-
-        r = request_judge(q, addresses, n, allowed, &n_allowed, &reason);
+        r = request_judge(q, nat64, n_nat64, allowed, &n_allowed, &reason);
         if (r < 0) {
                 request_deny(q, "unavailable", strerror(-r));
                 return;
@@ -358,6 +353,53 @@ static void request_on_resolved(int r, const Address *addresses, size_t n, void 
                 return;
         }
         request_record(q);
+}
+
+/* Whoever resolves names here may hand out IPv6 addresses that end in IPv4 (DNS64): NAT64_NAME says which (RFC 7050). */
+static void request_on_nat64(int r, const Address *addresses, size_t n, void *userdata) {
+        AddressRange prefixes[EGRESSD_NAT64_MAX + NAT64_PREFIXES_MAX];
+        EgressRequest *q = userdata;
+        size_t n_prefixes = q->egressd->n_nat64;
+
+        q->query = NULL;
+        if (q->overruled) {
+                request_deny(q, q->overruled, "the policy was changed");
+                return;
+        }
+
+        memcpy(prefixes, q->egressd->nat64, sizeof(q->egressd->nat64));
+        if (r >= 0)
+                n_prefixes += nat64_find_prefixes(addresses, n, prefixes + n_prefixes);
+        else if (r != -ENOENT && !q->egressd->nat64_named) {
+                request_grant(q, NULL, 0);
+                return;
+        }
+        request_grant(q, prefixes, n_prefixes);
+}
+
+static void request_on_resolved(int r, const Address *addresses, size_t n, void *userdata) {
+        EgressRequest *q = userdata;
+
+        q->query = NULL; /* it frees itself */
+        if (q->overruled) {
+                request_deny(q, q->overruled, "the policy was changed");
+                return;
+        }
+        if (r < 0) {
+                request_deny(q, "resolve-failed", strerror(-r));
+                return;
+        }
+
+        q->n_found = n < RESOLVER_ADDRESSES_MAX ? n : RESOLVER_ADDRESSES_MAX;
+        memcpy(q->found, addresses, q->n_found * sizeof(*addresses));
+        for (size_t i = 0; i < q->n_found; i++)
+                if (q->found[i].family == AF_INET6) {
+                        r = resolver_query_ipv6(q->egressd->resolver, &q->query, NAT64_NAME, request_on_nat64, q);
+                        if (r < 0)
+                                request_on_nat64(r, NULL, 0, q);
+                        return;
+                }
+        request_grant(q, q->egressd->nat64, 0);
 }
 
 /* ---- another policy ---- */
@@ -401,6 +443,7 @@ int request_begin(Egressd *e, EgressRun *run, IpcCall *call, const Question *que
         r = request_new(&q, e, run, call, question, v);
         if (r < 0)
                 return r;
+        egressd_refresh_resolvers(e);
         if (v->literal) {
                 Address address;
 
@@ -409,7 +452,6 @@ int request_begin(Egressd *e, EgressRun *run, IpcCall *call, const Question *que
                 request_on_resolved(r, &address, r < 0 ? 0 : 1, q);
                 return 0;
         }
-        egressd_refresh_resolvers(e);
         r = resolver_query(e->resolver, &q->query, v->name, host_addresses_has_ipv6(e->own), request_on_resolved, q);
         if (r < 0)
                 request_deny(q, "resolve-failed", strerror(-r));

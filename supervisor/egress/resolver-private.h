@@ -35,7 +35,7 @@ struct ResolverQuery {
         Resolver *resolver;      /* borrowed */
         ResolverQuery *next, **prev;
         char name[254];
-        Lookup lookups[2];       /* A, and AAAA if it is wanted */
+        Lookup lookups[2];       /* A, and AAAA if it is wanted; or AAAA alone */
         size_t n_lookups;
         sd_event_source *timer;  /* owned: waiting for the loop, then the end of its time */
         ResolverDone done;

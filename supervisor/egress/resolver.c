@@ -229,7 +229,7 @@ static int query_on_begin(sd_event_source *s, uint64_t usec, void *userdata) {
         return 0;
 }
 
-int resolver_query(Resolver *r, ResolverQuery **ret, const char *name, bool want_ipv6, ResolverDone done, void *userdata) {
+static int query_new(Resolver *r, ResolverQuery **ret, const char *name, const uint16_t *types, size_t n_types, ResolverDone done, void *userdata) {
         ResolverQuery *q;
         int k;
 
@@ -246,9 +246,9 @@ int resolver_query(Resolver *r, ResolverQuery **ret, const char *name, bool want
         q->done = done;
         q->userdata = userdata;
         strcpy(q->name, name);
-        q->n_lookups = want_ipv6 ? 2 : 1;
+        q->n_lookups = n_types;
         for (size_t i = 0; i < q->n_lookups; i++) {
-                q->lookups[i] = (Lookup) { .query = q, .type = i == 0 ? DNS_TYPE_A : DNS_TYPE_AAAA, .busy = true, .fd = -1, .ttl = UINT32_MAX };
+                q->lookups[i] = (Lookup) { .query = q, .type = types[i], .busy = true, .fd = -1, .ttl = UINT32_MAX };
                 strcpy(q->lookups[i].name, name);
         }
 
@@ -267,4 +267,12 @@ int resolver_query(Resolver *r, ResolverQuery **ret, const char *name, bool want
 
         *ret = q;
         return 0;
+}
+
+int resolver_query(Resolver *r, ResolverQuery **ret, const char *name, bool want_ipv6, ResolverDone done, void *userdata) {
+        return query_new(r, ret, name, (const uint16_t[]) { DNS_TYPE_A, DNS_TYPE_AAAA }, want_ipv6 ? 2 : 1, done, userdata);
+}
+
+int resolver_query_ipv6(Resolver *r, ResolverQuery **ret, const char *name, ResolverDone done, void *userdata) {
+        return query_new(r, ret, name, (const uint16_t[]) { DNS_TYPE_AAAA }, 1, done, userdata);
 }

@@ -43,5 +43,7 @@ typedef void (*ResolverDone)(int r, const Address *addresses, size_t n, void *us
 /* `name` is normalised. IPv6 addresses are asked for only if wanted. -EBUSY beyond RESOLVER_QUERIES_MAX. The
  * query frees itself after `done`; until then resolver_query_free() cancels it. */
 int resolver_query(Resolver *r, ResolverQuery **ret, const char *name, bool want_ipv6, ResolverDone done, void *userdata);
+/* The same for IPv6 addresses alone, for whose answer it waits: none is -ENOENT only if the resolvers said so. */
+int resolver_query_ipv6(Resolver *r, ResolverQuery **ret, const char *name, ResolverDone done, void *userdata);
 ResolverQuery *resolver_query_free(ResolverQuery *q);
 DEFINE_CLEANUP(ResolverQuery *, resolver_query_free)

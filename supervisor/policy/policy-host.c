@@ -3,7 +3,7 @@
 /*
  * host.json: what is particular to this host.
  *
- *   { "accel": "auto" | "kvm" | "tcg", "resolvers": [ ADDRESS ], "networks": [ CIDR ], "max_runs": 3, "strict": { "units": [ UNIT ] } }
+ *   { "accel": "auto" | "kvm" | "tcg", "resolvers": [ ADDRESS ], "networks": [ CIDR ], "nat64": [ PREFIX ], "max_runs": 3, "strict": { "units": [ UNIT ] } }
  *
  * A UNIT is a name as systemd has it, or all instances of a template: "getty@*.service". With no "strict" there is no strict mode (net/strict.c).
  *
@@ -66,6 +66,18 @@ const char *check_network(const char *s) {
         return NULL;
 }
 
+/* RFC 6052, 2.2. */
+static const char *check_nat64(const char *s) {
+        static const char *const lengths[] = { "/32", "/40", "/48", "/56", "/64", "/96" };
+
+        if (check_network(s) || !strchr(s, ':'))
+                return "must be an IPv6 prefix such as \"2001:db8:64::/96\"";
+        for (size_t i = 0; i < ELEMENTSOF(lengths); i++)
+                if (strcmp(strchr(s, '/'), lengths[i]) == 0)
+                        return NULL;
+        return "must have 32, 40, 48, 56, 64 or 96 bits";
+}
+
 static const char *check_group(const char *s) {
         if (*s == '\0' || strlen(s) > 32 || *s == '-' ||
             s[strspn(s, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-")] != '\0')
@@ -109,7 +121,7 @@ static void check_strict(const Node *top, HostConfig *host) {
 }
 
 void policy_check_host(Policy *p, PolicyObject *o) {
-        static const char *const known[] = { "description", "accel", "resolvers", "networks", "max_runs", "strict", NULL };
+        static const char *const known[] = { "description", "accel", "resolvers", "networks", "nat64", "max_runs", "strict", NULL };
         static const char *const accels[] = { "auto", "kvm", "tcg", NULL };
         Node top = node_top(p, o);
         HostConfig host = p->host;
@@ -122,6 +134,7 @@ void policy_check_host(Policy *p, PolicyObject *o) {
         (void) node_choice(&top, "accel", 0, accels, &host.accel);
         (void) node_strings(&top, "resolvers", 0, 0, 8, check_address, &host.resolvers);
         (void) node_strings(&top, "networks", 0, 0, 256, check_network, &host.networks);
+        (void) node_strings(&top, "nat64", 0, 0, 16, check_nat64, &host.nat64);
         (void) node_uint(&top, "max_runs", 0, 1, 1000, &host.max_runs);
         check_strict(&top, &host);
 

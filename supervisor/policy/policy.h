@@ -207,6 +207,7 @@ typedef struct HostConfig {
         const char *accel;
         const json_t *resolvers;  /* empty: those of /etc/resolv.conf */
         const json_t *networks;   /* CIDR, admitted although not globally reachable */
+        const json_t *nat64;      /* IPv6 prefixes behind which this network translates to IPv4; NULL if it does not say */
         uint64_t max_runs;
         const json_t *strict_units; /* which units of the host may send, in strict mode; NULL: it is off */
 } HostConfig;

@@ -233,6 +233,37 @@ def test_ipv6_that_leads_nowhere_does_not_hold_up(guest, names):
     assert time.monotonic() - begin < 3
 
 
+def test_deny_what_this_network_translates(host, guest, names):
+    """A prefix of its own for NAT64, of which ipv4only.arpa tells (RFC 7050): an address behind it is what it is translated to."""
+    behind = "2001:db8:113:0:64:0:"
+    bad = [(f"{behind}a9fe:a9fe", "metadata"), (f"{behind}7f00:1", "not-global"), (f"{behind}cb00:7101", "own-address")]
+
+    def ask(address):
+        name = names.add({"AAAA": [address], "ttl": 0})
+        return name, get(guest, name, 20)
+
+    # nobody translates: it is an address of a network that the operator named, where nobody answers
+    name, answer = ask(bad[0][0])
+    assert answer[1] == "unreachable" and allowed(host, name)[0]["addresses"] == [bad[0][0]]
+    names.zone["ipv4only.arpa"] = {"A": ["192.0.0.170", "192.0.0.171"], "AAAA": [f"{behind}c000:aa", f"{behind}c000:ab"], "ttl": 0}
+    try:
+        for address, reason in bad:
+            name, answer = ask(address)
+            assert answer == (403, reason), address
+            assert not allowed(host, name)
+        # the control: a translated address of the Internet, and one that is not translated
+        name, answer = ask(f"{behind}101:101")
+        assert answer[1] == "unreachable" and allowed(host, name)
+        assert ask(worlds.ORIGIN6)[1] == (200, None)
+        # whether it translates nobody can say: then no IPv6 address is what it looks like, and IPv4 goes on
+        names.zone["ipv4only.arpa"] = {"rcode": 2}
+        name = names.add({"A": [worlds.ORIGIN], "AAAA": [worlds.ORIGIN6], "ttl": 0})
+        assert get(guest, name, 20) == (200, None) and allowed(host, name)[0]["refused"] == {worlds.ORIGIN6: "not-global"}
+    finally:
+        del names.zone["ipv4only.arpa"]
+        names.add({"A": [worlds.ORIGIN]})
+
+
 # ---- resolvers ----
 
 def test_truncated_answer_is_asked_for_over_tcp(guest, names):

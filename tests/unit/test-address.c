@@ -135,7 +135,7 @@ static void test_judge(void **state) {
                 Address a;
 
                 assert_return_code(address_parse(cases[i].text, &a), 0);
-                v = address_judge(&a, own, 2, NULL, 0);
+                v = address_judge(&a, &(AddressHost) { .own = own, .n_own = 2 });
                 if (v != cases[i].verdict)
                         fail_msg("%s: %d instead of %d", cases[i].text, (int) v, (int) cases[i].verdict);
         }
@@ -176,14 +176,14 @@ static void test_networks(void **state) {
                 Address a;
 
                 assert_return_code(address_parse(admitted[i].text, &a), 0);
-                v = address_judge(&a, &own, 1, networks, 2);
+                v = address_judge(&a, &(AddressHost) { .own = &own, .n_own = 1, .networks = networks, .n_networks = 2 });
                 if (v != admitted[i].verdict)
                         fail_msg("%s: %d instead of %d", admitted[i].text, (int) v, (int) admitted[i].verdict);
         }
 
         assert_return_code(address_parse_range("203.0.113.0/24", &networks[0]), 0);
         assert_return_code(address_parse("10.1.2.3", &own), 0);
-        assert_int_equal(address_judge(&own, NULL, 0, networks, 1), ADDRESS_NOT_GLOBAL);
+        assert_int_equal(address_judge(&own, &(AddressHost) { .networks = networks, .n_networks = 1 }), ADDRESS_NOT_GLOBAL);
 }
 
 /* What egressd calls metadata, the kernel's programs refuse on their own, whatever the map says. */
