@@ -38,8 +38,39 @@ char *ctl_value_text(const json_t *value) {
         return raw ? text_escape(raw, strlen(raw), false) : NULL;
 }
 
+/* One of a list: what a run is in one line, anything else as it is. */
+static char *entry_text(const json_t *value) {
+        const char *run = ctl_string(value, "run"), *item = ctl_string(value, "item"), *stage = ctl_string(value, "stage"), *phase = ctl_string(value, "phase");
+        _cleanup_free_ char *raw = NULL;
+
+        if (!run || !item || !stage || !phase)
+                return ctl_value_text(value);
+        raw = text_format("%s of %s, %s: %s", run, item, stage, phase);
+        return raw ? text_escape(raw, strlen(raw), false) : NULL;
+}
+
+static char *status_text(const json_t *value) {
+        _cleanup_free_ char *all = NULL;
+
+        if ((json_is_object(value) && json_object_size(value) == 0) || (json_is_array(value) && json_array_size(value) == 0))
+                return strdup("none");
+        if (!json_is_array(value))
+                return ctl_value_text(value);
+
+        for (size_t i = 0; i < json_array_size(value); i++) {
+                _cleanup_free_ char *one = entry_text(json_array_get(value, i));
+                char *longer = text_format("%s%s%s", all ?: "", all ? "; " : "", one ?: "?");
+
+                free(all);
+                all = longer;
+                if (!all)
+                        return NULL;
+        }
+        return TAKE_PTR(all);
+}
+
 static void status_line(Ctl *ctl, const char *key, const json_t *value) {
-        _cleanup_free_ char *text = ctl_value_text(value), *safe = text_escape(key, strlen(key), false);
+        _cleanup_free_ char *text = status_text(value), *safe = text_escape(key, strlen(key), false);
 
         (void) fprintf(ctl->out, "%16s: %s\n", safe ?: "?", text ?: "?");
 }

@@ -167,7 +167,10 @@ static json_t *port_to_json(uint16_t port) {
 static json_t *wish_to_rule(const Wish *w) {
         json_t *rule = json_pack("{s:s, s:[o]}", "name", w->name, "ports", port_to_json(w->port ?: 443));
 
-        if (rule && w->path && json_object_update_new(rule, json_pack("{s:[s], s:[s]}", "methods", w->method, "paths", w->path)) < 0)
+        /* a prefix covers what is below it, and "/" has everything below it: the pattern is for that level alone */
+        const char *path = w->path && strcmp(w->path, "/") == 0 ? "/*" : w->path;
+
+        if (rule && path && json_object_update_new(rule, json_pack("{s:[s], s:[s]}", "methods", w->method, "paths", path)) < 0)
                 return json_unref(rule);
         return rule;
 }

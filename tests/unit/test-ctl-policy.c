@@ -277,6 +277,7 @@ static void test_suggest(void **state) {
                 record("egress.deny", "both.example.org", 443, "port", NULL),
                 record("egress.deny", "api.example.org", 443, "path", "GET /v2/x"),
                 record("egress.deny", "api.example.org", 443, "method", "PUT /v1/y"),
+                record("egress.deny", "top.example.org", 443, "path", "GET /"),
                 record("egress.deny", "api.example.org", 443, "path", "GET /v2/\\x1b"),
                 record("egress.deny", "api.example.org", 443, "path", "GET /v2/a*b"),
                 record("egress.deny", "169.254.169.254", 80, "literal-address", NULL),
@@ -312,7 +313,7 @@ static void test_suggest(void **state) {
         tree_put(&tree, "suggested.json", out);
         (void) put("cases", "pass looked.example.org:443\ndeny looked.example.org:80\npass both.example.org:22\npass both.example.org:443\ndeny both.example.org:80\n"
                             "inspect https://api.example.org/v2/x\ndeny https://api.example.org/v2/z\ninspect https://api.example.org/v1/y PUT\n"
-                            "deny https://api.example.org/v1/y GET\n");
+                            "deny https://api.example.org/v1/y GET\ninspect https://top.example.org/\ndeny https://top.example.org/a/b\n");
         (void) snprintf(a, sizeof(a), "%s/suggested.json", tree.root);
         (void) snprintf(b, sizeof(b), "%s/cases", tree.root);
         assert_int_equal(CTL("policy", "check", a), CTL_OK);

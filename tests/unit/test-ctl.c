@@ -187,7 +187,8 @@ static int on_nothing(IpcCall *call, json_t *params, void *userdata) {
 }
 
 static int on_status(IpcCall *call, json_t *params, void *userdata) {
-        return ipc_call_reply(call, json_pack("{s:b, s:{s:s, s:s}, s:{s:s, s:s, s:s}}", "hold", 1, "enforcers", "egressd", "ok", "auditd",
+        return ipc_call_reply(call, json_pack("{s:{}, s:[], s:[{s:s, s:s, s:s, s:s}], s:b, s:{s:s, s:s}, s:{s:s, s:s, s:s}}", "counts", "templates", "runs", "run",
+                                              "raaaaaaaaaaaa", "item", ITEM, "stage", "work", "phase", "running", "hold", 1, "enforcers", "egressd", "ok", "auditd",
                                               "lost", "accelerator", "configured", "auto", "accel", "tcg", "reason", "no hello"));
 }
 
@@ -498,6 +499,9 @@ static void test_list_and_show(void **state) {
 
         assert_int_equal(CTL(S("status")), CTL_OK);
         assert_has(fixture.out, "enforcers auditd: lost");
+        assert_has(fixture.out, "counts: none\n");
+        assert_has(fixture.out, "templates: none\n");
+        assert_has(fixture.out, "runs: raaaaaaaaaaaa of " ITEM ", work: running\n");
         assert_int_equal(CTL(S("doctor")), CTL_FAILED);
         assert_has(fixture.out, "auditd: lost");
         assert_has(fixture.out, "tcg, without KVM: no hello");
