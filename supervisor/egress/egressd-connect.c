@@ -126,7 +126,7 @@ int egressd_on_connect(IpcCall *call, json_t *params, void *userdata) {
         return egressd_take_turn(userdata, call, params, ask);
 }
 
-int egressd_on_done(IpcCall *call, json_t *params, void *userdata) {
+static int done(IpcCall *call, json_t *params, void *userdata) {
         static const char *const known[] = { "grant", "bytes_in", "bytes_out", "duration_us", NULL };
         const Peer *peer = ipc_call_peer(call);
         uint64_t id = 0, in = 0, out = 0, duration = 0;
@@ -160,4 +160,8 @@ int egressd_on_done(IpcCall *call, json_t *params, void *userdata) {
                 (void) grant_map_release(e->map, g->fence[i]);
         egress_run_remove_grant(e->state, g);
         return ipc_call_reply(call, NULL);
+}
+
+int egressd_on_done(IpcCall *call, json_t *params, void *userdata) {
+        return egressd_take_turn(userdata, call, params, done);
 }

@@ -280,8 +280,8 @@ static int on_resolve(IpcCall *call, json_t *params, void *userdata) {
 
 /* ---- Refused ---- */
 
-/* What the proxy refuses by itself, before there is a question to ask: no more than a record. */
-static int on_refused(IpcCall *call, json_t *params, void *userdata) {
+/* What the proxy refuses by itself, before there is a question to ask: no more than a record. Its word is all there is for it. */
+static int refused(IpcCall *call, json_t *params, void *userdata) {
         static const char *const known[] = { "event", "reason", "name", "address", "port", "count", NULL };
         static const char *const reasons[] = { "rate", "malformed", "too-large", "timeout", "protocol" };
         const char *event = "", *reason = "", *name = NULL, *address = NULL;
@@ -300,7 +300,9 @@ static int on_refused(IpcCall *call, json_t *params, void *userdata) {
         (void) json_read_string(&reader, params, "", "name", JSON_F_NULLABLE, &name);
         (void) json_read_string(&reader, params, "", "address", JSON_F_NULLABLE, &address);
         (void) json_read_uint(&reader, params, "", "port", 0, 1, 65535, &port);
-        (void) json_read_uint(&reader, params, "", "count", 0, 1, UINT32_MAX, &count);
+        (void) json_read_uint(&reader, params, "", "count", 0, 1, EGRESS_REFUSED_MAX, &count);
+        if (!reader.failed && name && strlen(name) > EGRESS_REFUSED_NAME_MAX)
+                json_reader_fail(&reader, "", "name", "is too long");
         if (!reader.failed && strcmp(event, "dns") != 0 && strcmp(event, "connection") != 0)
                 json_reader_fail(&reader, "", "event", "must be \"dns\" or \"connection\"");
         for (size_t i = 0; i < ELEMENTSOF(reasons); i++)
@@ -316,6 +318,10 @@ static int on_refused(IpcCall *call, json_t *params, void *userdata) {
         egressd_deny_many(e, run, peer, strcmp(event, "dns") == 0 ? "dns.refused" : "egress.deny", "default", name ?: "", (uint16_t) port,
                           reason, NULL, count);
         return ipc_call_reply(call, NULL);
+}
+
+static int on_refused(IpcCall *call, json_t *params, void *userdata) {
+        return egressd_take_turn(userdata, call, params, refused);
 }
 
 /* ---- Watch, Ping ---- */

@@ -127,18 +127,21 @@ static void on_told(IpcClient *c, const char *error, json_t *params, bool more, 
 
 static int server_on_tell(sd_event_source *source, uint64_t usec, void *userdata) {
         DnsServer *s = userdata;
+        uint64_t n = s->n_excess < EGRESS_REFUSED_MAX ? s->n_excess : EGRESS_REFUSED_MAX;
         int r = -EBUSY;
 
         if (s->n_telling == 0)
                 r = ipc_client_call_async(s->client, EGRESS_INTERFACE ".Refused",
-                                          json_pack("{s:s, s:s, s:I}", "event", "dns", "reason", "rate", "count", (json_int_t) s->n_excess),
+                                          json_pack("{s:s, s:s, s:I}", "event", "dns", "reason", "rate", "count", (json_int_t) n),
                                           NULL, 0, false, RESOLVE_TIMEOUT_USEC, on_told, s);
         if (r < 0) {
                 tell_later(s);
                 return 0;
         }
-        s->n_telling = s->n_excess;
-        s->n_excess = 0;
+        s->n_telling = n;
+        s->n_excess -= n;
+        if (s->n_excess > 0)
+                tell_later(s);
         return 0;
 }
 

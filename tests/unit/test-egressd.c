@@ -444,6 +444,34 @@ static void test_denials(void **state) {
         assert_null(strstr(w->auditd.records, "egress.allow"));
 }
 
+static json_t *refused(const char *name, json_int_t count) {
+        return json_pack("{s:s, s:s, s:s, s:I}", "event", "connection", "reason", "malformed", "name", name, "count", count);
+}
+
+/* What a proxy says of itself is bounded, whoever it has become; and saying it, or that a connection is over, takes a turn like any question. */
+static void test_what_a_proxy_says(void **state) {
+        char longest[1024 + 1] = {}, longer[1024 + 2] = {};
+        World *w = *state;
+        uint64_t begin;
+
+        register_run(w, RUN);
+        memset(longest, 'x', sizeof(longest) - 1);
+        memset(longer, 'x', sizeof(longer) - 1);
+        call(w, "Refused", refused("far.example.org", 100001));
+        assert_error(w, "BadInput");
+        call(w, "Refused", refused(longer, 1));
+        assert_error(w, "BadInput");
+        assert_null(strstr(w->auditd.records, "malformed"));
+        call(w, "Refused", refused(longest, 100000));
+        assert_null(w->error);
+        UNTIL(w->event, strstr(w->auditd.records, "malformed"));
+
+        begin = time_boottime();
+        for (size_t i = 0; i < 700; i++) /* five hundred at once, then a thousand a second */
+                call(w, i % 2 == 0 ? "Done" : "Refused", i % 2 == 0 ? json_pack("{s:i, s:i, s:i, s:i}", "grant", 7, "bytes_in", 0, "bytes_out", 0, "duration_us", 0) : refused("x", 1));
+        assert_true(time_boottime() - begin >= 150 * 1000);
+}
+
 static void test_unrecorded(void **state) {
         _cleanup_free_ char *good = NULL;
         World *w = *state;
@@ -559,6 +587,7 @@ int main(void) {
                 cmocka_unit_test_setup_teardown(test_names, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_connect, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_denials, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_what_a_proxy_says, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_unrecorded, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_release, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_restart, set_up, tear_down),
