@@ -3,4 +3,4 @@ LIB_SRCS += $(addprefix supervisor/proxy/,client-hello.c connection.c connection
             dns-answer.c dns-server.c hello-retry.c http-head.c proxy.c refusal.c relay.c)
 PROGRAMS += anchor-proxy
 UNIT_TESTS += test-client-hello test-connection test-dns-answer test-dns-server test-hello-retry test-http-head test-proxy test-relay
-FUZZERS += fuzz-client-hello fuzz-dns-answer fuzz-hello-retry fuzz-http-head
+FUZZERS += fuzz-authority fuzz-client-hello fuzz-dns-answer fuzz-hello-retry fuzz-http-head

@@ -5,3 +5,4 @@ LIB_SRCS += supervisor/run/agent-view.c supervisor/run/run-boot.c supervisor/run
             supervisor/run/run.c
 PROGRAMS += anchor-run
 UNIT_TESTS += test-agent-view test-run test-run-limits test-run-plan
+FUZZERS += fuzz-agent-view
