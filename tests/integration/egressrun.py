@@ -3,6 +3,7 @@
 guest's address (fakeguest.py). Everything between the two is the image's own.
 """
 
+import contextlib
 import http.client
 import json
 import os
@@ -11,6 +12,7 @@ import socket
 import ssl
 
 from fakeguest import FakeGuest, dns
+from waiting import wait_for
 
 OVERRIDE = "/run/systemd/system/anchord.service.d/test.conf"
 
@@ -92,3 +94,14 @@ def address_of(guest, name):
     rcode, addresses, _ = guest.call(dns, name)
     assert rcode == 0 and len(addresses) == 1
     return addresses[0]
+
+
+@contextlib.contextmanager
+def under_way(world, path, log="origin", n=1):
+    """When the block ends, the origin has been asked for this path n times more: what the block began is under way."""
+    def asked():
+        return sum(r["path"] == path for r in world.log(log))
+
+    before = asked()
+    yield
+    wait_for(lambda: asked() >= before + n, 15)

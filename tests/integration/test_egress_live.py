@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from egressrun import under_way
 from fakeguest import FakeGuest, dns, exchange
 from test_run_egress import address_of, records
 from waiting import wait_for
@@ -95,7 +96,7 @@ def test_allow_takes_effect_and_is_recorded(host, guest, change, digests):
     assert not change("allow", "other.example.net:80")["changed"]
 
 
-def test_deny_cuts_what_is_open_and_nothing_else(host, guest, change):
+def test_deny_cuts_what_is_open_and_nothing_else(host, guest, world, change):
     """Two streams from one address and port, under two names: the proxy and the kernel cut the right one."""
     change("allow", "paste.example.net:80")
     addresses = {name: address_of(guest, name) for name in ("www.example.org", "other.example.net", "paste.example.net")}
@@ -105,10 +106,10 @@ def test_deny_cuts_what_is_open_and_nothing_else(host, guest, change):
         results[name] = guest.call(slow, addresses[name], name, seconds, timeout=40)
 
     threads = [threading.Thread(target=follow, args=(name, 8)) for name in addresses]
-    for thread in threads:
-        thread.start()
-    wait_for(lambda: all(len(records(host, "egress.allow", RUN, name=name)) > before[name] for name in addresses))
-    time.sleep(1.5)
+    with under_way(world, "/slow/8"), under_way(world, "/slow/8", "other", 2):
+        for thread in threads:
+            thread.start()
+        wait_for(lambda: all(len(records(host, "egress.allow", RUN, name=name)) > before[name] for name in addresses))
     said = change("deny", "other.example.net")
     begin = time.monotonic()
     wait_for(lambda: "other.example.net" in results, 5)
@@ -138,12 +139,12 @@ def slow(address, name, seconds):
         return n, type(error).__name__
 
 
-def test_deny_one_path_of_a_stream(host, guest, change):
+def test_deny_one_path_of_a_stream(host, guest, world, change):
     """Requests in the clear are decided one by one; one that goes on is cut when its path is denied."""
     address, result = address_of(guest, "www.example.org"), {}
     thread = threading.Thread(target=lambda: result.update(r=guest.call(slow, address, "www.example.org", 20, timeout=40)))
-    thread.start()
-    time.sleep(1.5)
+    with under_way(world, "/slow/20"):
+        thread.start()
     assert change("deny", '{"name": "www.example.org", "ports": [80], "paths": ["/slow"]}')["cut"] == 1
     thread.join(5)
     assert not thread.is_alive() and result["r"][0] < 20
@@ -161,13 +162,13 @@ def test_survives_a_restart_of_egressd(host, guest, digests):
     assert guest.call(dns, "other.example.net")[0] == REFUSED
 
 
-def test_cut_after_a_restart_of_egressd(host, guest, change):
+def test_cut_after_a_restart_of_egressd(host, guest, world, change):
     """What an earlier life granted is still known one by one."""
     address, results = address_of(guest, "paste.example.net"), {}
     change("allow", "git.example.org:9000/raw")
     thread = threading.Thread(target=lambda: results.update({"paste.example.net": guest.call(slow, address, "paste.example.net", 12, timeout=40)}))
-    thread.start()
-    time.sleep(1.5)
+    with under_way(world, "/slow/12", "other"):
+        thread.start()
     old = host.property("anchor-egressd.service", "MainPID")
     host.systemctl("kill", "--signal=KILL", "anchor-egressd.service")
     wait_for(lambda: host.property("anchor-egressd.service", "MainPID") not in ("0", old) and host.is_active("anchor-egressd.service") == "active", 10)

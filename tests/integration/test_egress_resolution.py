@@ -236,7 +236,7 @@ def test_ipv6_that_leads_nowhere_does_not_hold_up(guest, names):
 def test_deny_what_this_network_translates(host, guest, names):
     """A prefix of its own for NAT64, of which ipv4only.arpa tells (RFC 7050): an address behind it is what it is translated to."""
     behind = "2001:db8:113:0:64:0:"
-    bad = [(f"{behind}a9fe:a9fe", "metadata"), (f"{behind}7f00:1", "not-global"), (f"{behind}cb00:7101", "own-address")]
+    bad = [(f"{behind}a9fe:a9fe", "metadata"), (f"{behind}7f00:2", "not-global"), (f"{behind}cb00:7101", "own-address")]
 
     def ask(address):
         name = names.add({"AAAA": [address], "ttl": 0})
