@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "api/flow-internal.h"
+#include "ledger/ledger-budget.h"
 #include "util/json.h"
 #include "util/log.h"
 
@@ -200,6 +201,12 @@ void flow_resume(Manager *m, const LedgerItem *item, bool run_alive, bool import
 
         f->stage = run.verify ? STAGE_VERIFY : strcmp(f->item.stage, "work") == 0 ? STAGE_WORK : STAGE_IMPORT;
         f->commit = f->item.result_commit ? strdup(f->item.result_commit) : NULL;
+        if (f->stage != STAGE_WORK && !run.verify && run.outcome && ledger_reason_is_over_budget(run.reason))
+                f->over_budget = strdup(run.reason);
+        if (f->stage != STAGE_IMPORT && ledger_budget_doubt(m->ledger, f->run) < 0) {
+                (void) manager_fatal(m, -EIO, "take a run's budget up again");
+                return;
+        }
         reason = flow_prepare(f);
         alive = f->stage == STAGE_IMPORT ? import_alive : run_alive;
 
@@ -210,11 +217,14 @@ void flow_resume(Manager *m, const LedgerItem *item, bool run_alive, bool import
         }
         if (f->stage != STAGE_IMPORT && run.outcome) {
                 _cleanup_json_ json_t *facts = NULL;
+                _cleanup_fd_ int result = -1;
 
                 if (run.facts)
                         (void) json_parse(run.facts, strlen(run.facts), &facts, NULL);
                 f->stop = strcmp(run.outcome, "stopped") == 0;
                 f->stop_reason = f->stop ? strdup(run.reason ?: "stopped") : NULL;
+                result = store_open_file(m->store, f->item.id, STORE_RESULT);
+                f->kept = json_object_get(facts, "bundle_bytes") && result >= 0;
                 flow_end_run(f, run.outcome, run.reason, facts);
                 return;
         }

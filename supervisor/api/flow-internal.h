@@ -35,6 +35,11 @@ struct Flow {
         uint64_t run_s, output_bytes, bundle_bytes;
         uint64_t event_bytes;           /* what the run under way told beside its output, as long as this process knows it */
         bool has_verify;
+        PolicyBudget budget, host_budget; /* of the latter the month */
+        bool capped;                    /* any of them has a cap */
+        bool summary_used;              /* the last model call was granted */
+        char *over_budget;              /* owned; why the run must come to its end, NULL: it need not */
+        bool kept;                      /* of a run that ended so there is a result */
         bool tcg, tcg_fallback;
         char accel_reason[160];
         char egress_digest[HEX_SHA256_SIZE];
@@ -77,6 +82,9 @@ void flow_begin_verify(Flow *f);
 const char *flow_prepare(Flow *f);
 int flow_register(Flow *f);
 int flow_release(Flow *f);
+
+/* ---- flow-budget.c ---- */
+void flow_set_budget(Flow *f, const PolicyWorkflow *w);
 
 /* ---- flow-cleanup.c ---- */
 void flow_cleanup_start(Flow *f);

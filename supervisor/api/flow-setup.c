@@ -101,6 +101,7 @@ const char *flow_prepare(Flow *f) {
         f->output_bytes = w->output_bytes;
         f->bundle_bytes = w->bundle_bytes;
         f->has_verify = w->n_verify > 0;
+        flow_set_budget(f, w);
         reason = prepare_accel(f);
         return reason ?: make_specs(f, w, harness, manifest);
 }

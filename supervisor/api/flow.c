@@ -28,6 +28,7 @@
 #include <string.h>
 
 #include "api/flow-internal.h"
+#include "ledger/ledger-budget.h"
 #include "util/json.h"
 #include "util/log.h"
 
@@ -165,6 +166,7 @@ Flow *flow_free(Flow *f) {
         free(f->outcome);
         free(f->stop_reason);
         free(f->commit);
+        free(f->over_budget);
         free(f);
         return NULL;
 }
@@ -370,6 +372,24 @@ static void after_work(Flow *f) {
         flow_start_unit(f);
 }
 
+void flow_set_kept(Flow *f) {
+        f->kept = true;
+}
+
+bool flow_is_over_budget(const Flow *f, const char *reason) {
+        return f->stage == STAGE_WORK && (f->over_budget || ledger_reason_is_over_budget(reason));
+}
+
+/* The work run came to its end for want of a budget. What there is goes through import, so that it can be looked at; then the item fails. */
+static void next_over_budget(Flow *f) {
+        if (!f->over_budget)
+                f->over_budget = strdup(f->reason);
+        if (f->stage == STAGE_WORK && f->kept)
+                after_work(f);
+        else
+                flow_fail(f, f->over_budget ?: LEDGER_OVER_BUDGET);
+}
+
 static void flow_next(Flow *f) {
         if (f->stop) {
                 (void) flow_transition(f, (LedgerChange) { .to = ITEM_CANCELLED, .actor = "operator", .reason = f->stop_reason });
@@ -377,6 +397,10 @@ static void flow_next(Flow *f) {
                 return;
         }
 
+        if ((f->stage != STAGE_VERIFY && f->over_budget) || (strcmp(f->outcome, "ok") != 0 && flow_is_over_budget(f, f->reason))) {
+                next_over_budget(f);
+                return;
+        }
         if (strcmp(f->outcome, "ok") != 0) {
                 _cleanup_free_ char *reason = NULL;
 
@@ -431,6 +455,10 @@ void flow_on_released(Flow *f) {
                 return;
         f->timer = sd_event_source_disable_unref(f->timer);
 
+        if (f->stage != STAGE_IMPORT && ledger_budget_close(f->manager->ledger, f->run) < 0) {
+                (void) manager_fatal(f->manager, -EIO, "close a run's budget");
+                return;
+        }
         if (!f->unclean && f->stage != STAGE_IMPORT) {
                 r = ledger_run_mark(f->manager->ledger, f->run, "released", NULL, NULL);
                 if (r < 0) {
@@ -445,6 +473,9 @@ void flow_on_released(Flow *f) {
 
 int flow_on_finish(Flow *f, const char *outcome, const char *reason, const json_t *facts) {
         flow_confirm_started(f);
+        /* it knows that it was told to end, not by which cap */
+        if (f->over_budget && strcmp(outcome, "failed") == 0 && ledger_reason_is_over_budget(reason))
+                reason = f->over_budget;
         flow_end_run(f, outcome, reason, facts);
         return 0;
 }

@@ -202,6 +202,20 @@ int drain_on_undrain(IpcCall *call, json_t *params, void *userdata);
 /* null, or {actor, reason, left_s}; the caller's. */
 json_t *drain_status(Manager *m);
 
+/* A run's result was stored although it ended over budget. */
+void flow_set_kept(Flow *f);
+/* Is it about to end over budget, by this reason of its run or by what was decided here? */
+bool flow_is_over_budget(const Flow *f, const char *reason);
+
+/* ---- flow-budget.c ---- */
+
+int flow_api_get_budget(IpcCall *call, json_t *params, void *userdata);
+int flow_api_reserve(IpcCall *call, json_t *params, void *userdata);
+int flow_api_unreserve(IpcCall *call, json_t *params, void *userdata);
+int flow_api_over_budget(IpcCall *call, json_t *params, void *userdata);
+/* What of its caps an item has used (ledger_budget_show()), by the workflow as it is now; the caller's, NULL: it has no caps. */
+json_t *budget_of_item(Manager *m, const char *item, const char *workflow);
+
 /* ---- scheduler.c ---- */
 
 void scheduler_kick(Manager *m);

@@ -186,7 +186,7 @@ void manager_after_failure(Manager *m, const char *item) {
                 return;
 
         c.revision = i.revision;
-        if (i.attempt < i.max_attempts) {
+        if (i.attempt < i.max_attempts && !ledger_reason_is_over_budget(i.reason)) {
                 c.to = ITEM_QUEUED;
                 c.reason = "next attempt";
                 /* 5 s, 20 s, 80 s, …: what is broken gets time to be mended */

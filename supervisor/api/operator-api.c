@@ -97,6 +97,7 @@ static int on_list(IpcCall *call, json_t *params, void *userdata) {
 static int on_show(IpcCall *call, json_t *params, void *userdata) {
         Manager *m = userdata;
         const char *item = item_parameter(call, params), *reason = NULL;
+        _cleanup_json_ json_t *budget = NULL;
         json_t *object;
         Flow *f;
         int r;
@@ -114,6 +115,9 @@ static int on_show(IpcCall *call, json_t *params, void *userdata) {
         if (f)
                 (void) json_object_set_new(object, "now", json_pack("{s:s, s:s, s:s, s:b}", "run", flow_run(f), "stage", flow_stage(f),
                                                                     "phase", flow_state_name(f), "stopping", flow_is_stopping(f)));
+        budget = budget_of_item(m, item, operator_get(object, "workflow"));
+        if (json_object_size(budget) > 0)
+                (void) json_object_set(object, "budget", budget);
         if (!enforcers_ok(m, &reason))
                 (void) json_object_set_new(object, "enforcers", json_string(reason));
         return ipc_call_reply(call, json_pack("{s:o}", "item", object));

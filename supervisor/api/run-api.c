@@ -309,7 +309,7 @@ typedef struct Ending {
         Manager *manager; /* borrowed */
         IpcCall *call;    /* ref */
         char run[ID_LENGTH + 1], item[ID_LENGTH + 1];
-        bool import, ok;
+        bool import, ok, stored; /* the latter: its result is there */
         char *outcome, *reason, *commit; /* owned */
         json_t *facts;                   /* owned */
         int diff_fd;                     /* owned; to be copied after the bundle */
@@ -348,8 +348,11 @@ static void ending_complete(Ending *e, int r) {
                 r = e->import ? flow_on_imported(f, false, why, NULL, NULL) : flow_on_finish(f, "failed", why, e->facts);
         } else if (e->import)
                 r = flow_on_imported(f, e->ok, e->reason, e->commit, e->facts);
-        else
+        else {
+                if (e->stored)
+                        flow_set_kept(f);
                 r = flow_on_finish(f, e->outcome, e->reason, e->facts);
+        }
 
         if (r < 0)
                 (void) ipc_call_refuse(e->call, "Unavailable", "the end of the run cannot be recorded");
@@ -364,6 +367,7 @@ static void on_diff_stored(int r, void *userdata) {
 static void on_bundle_stored(int r, void *userdata) {
         Ending *e = userdata;
 
+        e->stored = r >= 0;
         if (r >= 0 && e->diff_fd >= 0) {
                 r = store_copy(e->manager->store, e->item, STORE_DIFF, TAKE_FD(e->diff_fd), STORE_DIFF_MAX, on_diff_stored, e);
                 if (r >= 0)
@@ -410,7 +414,7 @@ static int on_finish(IpcCall *call, json_t *params, void *userdata) {
         Flow *f = find_flow(m, call);
         const char *outcome = get(params, "outcome");
         _cleanup_(ending_freep) Ending *e = NULL;
-        bool wants_bundle;
+        bool wants_bundle, over;
         int fd, r;
 
         if (!f)
@@ -424,9 +428,10 @@ static int on_finish(IpcCall *call, json_t *params, void *userdata) {
         if (r < 0)
                 return r;
 
-        wants_bundle = strcmp(outcome, "ok") == 0 && strcmp(flow_stage(f), "work") == 0 && flow_base(f);
+        over = strcmp(outcome, "failed") == 0 && flow_is_over_budget(f, e->reason);
+        wants_bundle = (strcmp(outcome, "ok") == 0 || over) && strcmp(flow_stage(f), "work") == 0 && flow_base(f);
         fd = ipc_call_take_fd(call, 0);
-        if (wants_bundle && fd < 0) {
+        if (wants_bundle && fd < 0 && !over) {
                 outcome = "failed";
                 free(e->reason);
                 e->reason = strdup("the run ended without a result: no commit was made");
@@ -539,5 +544,9 @@ const IpcMethod run_methods[] = {
         { "io.anchorhold.Run.Misuse", PEER_INJECT, on_misuse },
         { "io.anchorhold.Run.Imported", PEER_IMPORT, on_imported },
         { "io.anchorhold.Run.AddUsage", PEER_INJECT, on_add_usage },
+        { "io.anchorhold.Run.GetBudget", PEER_INJECT, flow_api_get_budget },
+        { "io.anchorhold.Run.Reserve", PEER_INJECT, flow_api_reserve },
+        { "io.anchorhold.Run.Unreserve", PEER_INJECT, flow_api_unreserve },
+        { "io.anchorhold.Run.OverBudget", PEER_INJECT, flow_api_over_budget },
         {},
 };

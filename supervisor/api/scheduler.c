@@ -19,6 +19,7 @@
 #include <systemd/sd-daemon.h>
 
 #include "api/manager-internal.h"
+#include "ledger/ledger-budget.h"
 #include "util/json.h"
 #include "util/log.h"
 
@@ -298,6 +299,8 @@ static void on_units_listed(int r, const UnitState *units, size_t n, void *userd
         }
 
         r = ledger_recover(m->ledger, m->boot_id, resume, &s);
+        if (r >= 0)
+                r = ledger_budget_close_stray(m->ledger);
         if (r >= 0)
                 r = store_list(m->store, remove_orphan, m);
         if (r < 0) {

@@ -126,7 +126,7 @@ int spec_make_run(const SpecInput *in, json_t **ret) {
         if (r < 0)
                 return r;
 
-        spec = json_pack("{s:s, s:s, s:s, s:I, s:i, s:s, s:s, s:s?, s:s?, s:O?, s:o, s:O, s:{s:i, s:I, s:I, s:I}, s:{s:s, s:s, s:s}}",
+        spec = json_pack("{s:s, s:s, s:s, s:I, s:i, s:s, s:s, s:s?, s:s?, s:O?, s:o, s:O, s:{s:i, s:I, s:I, s:I, s:I}, s:{s:s, s:s, s:s}}",
                          "run", in->run, "item", in->item, "stage", in->verify ? "verify" : "work",
                          "attempt", (json_int_t) in->attempt, "round", 1,
                          "workflow", w->name, "template", w->template_name, "agent", agent,
@@ -135,6 +135,7 @@ int spec_make_run(const SpecInput *in, json_t **ret) {
                          "limits",
                          "boot_s", in->tcg ? BOOT_TIMEOUT_TCG_S : BOOT_TIMEOUT_KVM_S, "run_s", (json_int_t) w->run_s,
                          "output_bytes", (json_int_t) w->output_bytes, "bundle_bytes", (json_int_t) w->bundle_bytes,
+                         "wrap_up_s", (json_int_t) w->budget.wrap_up_s,
                          "network", "address", "10.255.255.2/30", "gateway", "10.255.255.1", "dns", "10.255.255.1");
         if (!spec)
                 return -ENOMEM;

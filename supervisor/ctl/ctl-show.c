@@ -37,7 +37,7 @@ static void field(Ctl *ctl, const char *title, const char *value) {
         if (!safe)
                 return;
 
-        (void) fprintf(ctl->out, "%12s: ", title);
+        (void) fprintf(ctl->out, "%12s%s ", title, *title ? ":" : " ");
         for (const char *line = safe;; line++) {
                 size_t n = strcspn(line, "\n");
 
@@ -74,6 +74,29 @@ static void show_flags(Ctl *ctl, const json_t *item) {
         }
 }
 
+/* One line for each cap: "run: $0.50 of $2.50". */
+static void show_budget(Ctl *ctl, const json_t *budget) {
+        static const struct {
+                const char *scope, *text;
+        } scopes[] = { { "run", "run" }, { "item", "item" }, { "workflow", "workflow, this month" }, { "host", "host, this month" } };
+        static const char *const whats[] = { "cost", "tokens", "requests" };
+        char used[CTL_TEXT_SIZE], cap[CTL_TEXT_SIZE], line[128];
+        bool first = true;
+
+        for (size_t i = 0; i < ELEMENTSOF(scopes); i++)
+                for (size_t w = 0; w < ELEMENTSOF(whats); w++) {
+                        const json_t *one = json_object_get(json_object_get(budget, scopes[i].scope), whats[w]);
+                        json_int_t a = json_integer_value(json_object_get(one, "used")), b = json_integer_value(json_object_get(one, "cap"));
+
+                        if (!one)
+                                continue;
+                        (void) snprintf(line, sizeof(line), "%s: %s of %s%s%s", scopes[i].text, w == 0 ? format_cost(a, used) : format_count(a, used),
+                                        w == 0 ? format_cost(b, cap) : format_count(b, cap), w == 0 ? "" : " ", w == 0 ? "" : whats[w]);
+                        field(ctl, first ? "Budget" : "", line);
+                        first = false;
+                }
+}
+
 static void show_head(Ctl *ctl, const json_t *item) {
         _cleanup_free_ char *state = ctl_text(item, "state", "?"), *id = ctl_text(item, "id", "?");
         const json_t *command = json_object_get(item, "command");
@@ -106,6 +129,7 @@ static void show_head(Ctl *ctl, const json_t *item) {
                         (long long) json_integer_value(json_object_get(item, "max_attempts")));
         field(ctl, "Attempt", line);
         field(ctl, "Cost", format_cost(json_integer_value(json_object_get(item, "cost_microusd")), cost));
+        show_budget(ctl, json_object_get(item, "budget"));
 }
 
 /* ---- tables ---- */

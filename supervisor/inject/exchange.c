@@ -74,6 +74,8 @@ static const char *status_text(unsigned status) {
         switch (status) {
         case 400:
                 return "Bad Request";
+        case 402:
+                return "Payment Required";
         case 403:
                 return "Forbidden";
         case 413:
@@ -86,6 +88,8 @@ static const char *status_text(unsigned status) {
                 return "Misdirected Request";
         case 422:
                 return "Unprocessable Content";
+        case 429:
+                return "Too Many Requests";
         case 431:
                 return "Request Header Fields Too Large";
         case 502:
@@ -119,8 +123,9 @@ int exchange_refuse_as(Exchange *x, const Refusal *refusal) {
         if (!text)
                 return -ENOMEM;
         head = text_format("HTTP/1.1 %u %s\r\nContent-Type: application/json\r\nContent-Length: %zu\r\n"
-                           "Anchorhold-Reason: %s\r\nAnchorhold-Rule: %s\r\nConnection: close\r\n\r\n",
-                           refusal->status, status_text(refusal->status), strlen(text), refusal->reason, refusal->rule);
+                           "Anchorhold-Reason: %s\r\nAnchorhold-Rule: %s\r\n%sConnection: close\r\n\r\n",
+                           refusal->status, status_text(refusal->status), strlen(text), refusal->reason, refusal->rule,
+                           refusal->final ? "X-Should-Retry: false\r\n" : "");
         if (!head)
                 return -ENOMEM;
 

@@ -3,6 +3,7 @@
 
 /* One connection of the guest whose TLS ends here, with the requests on it. */
 
+#include "inject/budget.h"
 #include "inject/credential.h"
 #include "inject/egress-link.h"
 #include "inject/leaf.h"
@@ -26,6 +27,8 @@ typedef struct ExchangeContext {
         AuditClient *audit;
         Notes *notes;
         UsageReport *usage;
+        Budget *budget;  /* NULL: model calls are not reserved */
+        size_t gathered; /* bytes of bodies that wait for a reservation */
         Exchange *exchanges; /* the list */
         size_t n_exchanges;
         size_t h2_backlog; /* bytes that wait for slow readers, of all connections of HTTP/2 */

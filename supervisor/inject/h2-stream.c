@@ -191,6 +191,7 @@ int h2_stream_refuse(H2Stream *s, const Refusal *refusal) {
             (r = h2_fields_add_text(&fields, "content-length", length)) >= 0 &&
             (r = h2_fields_add_text(&fields, "anchorhold-reason", refusal->reason)) >= 0 &&
             (r = h2_fields_add_text(&fields, "anchorhold-rule", refusal->rule)) >= 0 &&
+            (!refusal->final || (r = h2_fields_add_text(&fields, "x-should-retry", "false")) >= 0) &&
             (bodiless || (r = buffer_append_text(&s->down.data, text)) >= 0)) {
                 s->down.over = true;
                 count(s, &s->down);
@@ -264,7 +265,11 @@ static int send_request(H2Stream *s) {
                 return 0;
         }
 
-        r = make_head(s, &fields);
+        /* not before: until now it could be made another one */
+        r = s->holds ? request_write_held(&s->request, &s->up.data) : 0;
+        count(s, &s->up);
+        if (r >= 0)
+                r = make_head(s, &fields);
         if (r >= 0) {
                 h2_fields_list(&fields, list);
                 id = nghttp2_submit_request2(s->pair->origin, NULL, list, fields.n, bodiless ? NULL : &body, NULL);
@@ -358,7 +363,7 @@ int h2_stream_judge(H2Stream *s, bool ended) {
         r = request_begin(&s->request, &s->head.head, &refusal);
         s->holds = r == 0 && !s->head.connect && request_holds_body(&s->request);
         if (s->holds)
-                return ask_for_body(s);
+                return ended ? h2_stream_end_body(s, NULL) : ask_for_body(s);
         if (r == 0 && s->head.connect)
                 r = request_new_websocket(&s->request, true, &s->up.frames);
         if (r == 0)
@@ -372,8 +377,10 @@ int h2_stream_judge(H2Stream *s, bool ended) {
 static int feed_body(H2Stream *s, const uint8_t *data, size_t size, Refusal *ret) {
         int r = 0;
 
-        if (s->holds)
+        if (s->holds) {
+                s->deadline_usec = time_boottime() + DECIDE_USEC;
                 return request_hold_body(&s->request, data, size, false, ret);
+        }
         if (s->up.frames)
                 return request_feed_websocket(&s->request, s->up.frames, data, size, &s->up.data, ret);
         if (!s->up.messages)
@@ -443,8 +450,7 @@ static int end_held(H2Stream *s, Refusal *ret) {
         int r;
 
         r = request_hold_body(&s->request, NULL, 0, true, ret);
-        if (r == 0)
-                r = request_write_held(&s->request, &s->up.data);
+        s->deadline_usec = time_boottime() + DECIDE_USEC;
         return r == 0 ? request_clear(&s->request, s->pair->grant, stream_on_granted, stream_on_cleared, s, ret) : r;
 }
 

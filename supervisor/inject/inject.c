@@ -46,6 +46,7 @@ struct Inject {
         AuditClient *audit;     /* owned */
         Notes *notes;           /* owned */
         UsageReport *usage;     /* owned */
+        Budget *budget;         /* owned */
         IpcServer *server;      /* owned */
         IpcClient *secretd;     /* owned */
         sd_event_source *again; /* owned; watches secretd anew */
@@ -238,6 +239,7 @@ static int connect_others(Inject *i, const InjectPaths *paths) {
             (r = egress_link_new(&i->egress, i->event, paths->egress, inject_on_egress_lost, inject_on_grant_revoked, i)) < 0 ||
             (r = notes_new(&i->notes, i->event, i->audit, i->secrets->run, paths->run_api)) < 0 ||
             (r = usage_report_new(&i->usage, i->event, i->audit, i->secrets->run, paths->run_api)) < 0 ||
+            (r = budget_new(&i->budget, i->event, paths->run_api)) < 0 ||
             (r = ipc_client_new(&i->secretd, i->event, paths->secret_api)) < 0)
                 return r;
         return sd_event_add_time_relative(i->event, &i->again, CLOCK_BOOTTIME, 0, 0, inject_on_again, i);
@@ -291,6 +293,7 @@ int inject_new(Inject **ret, sd_event *event, const char *run, const InjectPaths
                 .audit = i->audit,
                 .notes = i->notes,
                 .usage = i->usage,
+                .budget = i->budget,
         };
         r = listen_to_proxy(i);
         if (r < 0)
@@ -308,6 +311,7 @@ Inject *inject_free(Inject *i) {
         exchange_close_all(&i->context);
         i->again = sd_event_source_disable_unref(i->again);
         i->secretd = ipc_client_free(i->secretd);
+        budget_free(i->budget);
         usage_report_free(i->usage);
         notes_free(i->notes);
         egress_link_free(i->egress);

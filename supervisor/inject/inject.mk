@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 LIB_SRCS += supervisor/inject/body-place.c
+LIB_SRCS += supervisor/inject/budget.c
 LIB_SRCS += supervisor/inject/buffer.c
 LIB_SRCS += supervisor/inject/credential.c
 LIB_SRCS += supervisor/inject/decode.c
@@ -24,6 +25,7 @@ LIB_SRCS += supervisor/inject/mask-form.c
 LIB_SRCS += supervisor/inject/mask.c
 LIB_SRCS += supervisor/inject/notes.c
 LIB_SRCS += supervisor/inject/request-answer.c
+LIB_SRCS += supervisor/inject/request-budget.c
 LIB_SRCS += supervisor/inject/request.c
 LIB_SRCS += supervisor/inject/substitute.c
 LIB_SRCS += supervisor/inject/tls.c
@@ -32,6 +34,7 @@ LIB_SRCS += supervisor/inject/usage-report.c
 LIB_SRCS += supervisor/inject/usage.c
 LIB_SRCS += supervisor/inject/websocket.c
 PROGRAMS += anchor-inject
+UNIT_TESTS += test-exchange-budget test-h2-budget
 UNIT_TESTS += test-exchange test-exchange-tls test-exchange-wire test-gunzip test-http-message test-inject-parts test-mask test-places test-substitute test-usage test-websocket
 FUZZERS += fuzz-gunzip fuzz-http-message fuzz-mask fuzz-places fuzz-usage fuzz-websocket
 UNIT_TESTS += test-exchange-h2 test-grpc test-h2-abuse test-h2-pair

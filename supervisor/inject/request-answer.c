@@ -120,6 +120,7 @@ void request_report_usage(Request *q, bool complete) {
         if (!c || !q->sent)
                 return;
         call = (UsageCall) {
+                .id = q->reserved ? q->call : NULL,
                 .provider = json_string_value(json_object_get(c->source->rule, "provider")),
                 .host = q->name,
                 .credential = q->plan.n_items > 0 ? q->plan.items[0].credential->source->name : NULL,
@@ -129,6 +130,7 @@ void request_report_usage(Request *q, bool complete) {
         };
         usage_call_conclude(&call, c->source->provider, q->usage, q->prompt_bytes);
         usage_report_add(q->context->usage, &call);
+        q->reserved = false; /* its report ends the reservation */
 
         q->usage = usage_reader_free(q->usage);
         q->metered = NULL;

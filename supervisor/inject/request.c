@@ -39,8 +39,20 @@ void refusal_set(Refusal *ret, unsigned status, const char *reason, const char *
 char *refusal_body(const Refusal *refusal) {
         _cleanup_json_ json_t *body = NULL;
 
-        body = json_pack("{s:s, s:{s:s, s:s, s:s, s:s}}", "type", "error", "error", "type", "anchorhold_refused", "reason", refusal->reason,
-                         "rule", refusal->rule, "message", refusal->message);
+        switch (refusal->form) {
+        case REFUSAL_OPENAI:
+                body = json_pack("{s:{s:s, s:s, s:n, s:s, s:s}}", "error", "message", refusal->message, "type", "insufficient_quota", "param",
+                                 "code", "insufficient_quota", "reason", refusal->reason);
+                break;
+        case REFUSAL_ANTHROPIC:
+                body = json_pack("{s:s, s:{s:s, s:s, s:s}}", "type", "error", "error", "type", "billing_error", "message", refusal->message,
+                                 "reason", refusal->reason);
+                break;
+        case REFUSAL_PLAIN:
+                body = json_pack("{s:s, s:{s:s, s:s, s:s, s:s}}", "type", "error", "error", "type", "anchorhold_refused", "reason", refusal->reason,
+                                 "rule", refusal->rule, "message", refusal->message);
+                break;
+        }
         return body ? json_dumps(body, JSON_COMPACT) : NULL;
 }
 
@@ -175,7 +187,7 @@ static int refuse_plan(Request *q, Refusal *ret) {
 static void drop_held(Request *q) {
         free(q->held_head);
         q->held_head = NULL;
-        buffer_done(&q->held);
+        request_forget_held(q);
         q->rewrite = (BodyRewrite) {};
 }
 
@@ -187,6 +199,7 @@ int request_begin(Request *q, const HttpHead *h, Refusal *ret) {
         q->started_usec = time_boottime();
         q->status = 0;
         q->prompt_bytes = 0;
+        q->gathers = q->reserved = false;
         q->sent = false;
         q->metered = NULL;
         drop_held(q);
@@ -215,19 +228,28 @@ int request_begin(Request *q, const HttpHead *h, Refusal *ret) {
         if ((q->plan.n_items > 0 || q->plan.n_body > 0) && reflecting)
                 return deny(q, 422, "cannot-substitute", reflecting, "A request with a credential cannot ask for parts of an answer, or for itself.", ret);
         begin_metering(q, h);
-        return 0;
+        return request_begin_budget(q, ret);
 }
 
 /* ---- the audit log, before a credential leaves ---- */
 
 static int record_use(Request *q, Refusal *ret, bool *ret_waits);
 
-/* The end of request_clear(): q may be gone after it. */
-static void settle(Request *q, int r, const Refusal *refusal) {
+void request_settle(Request *q, int r, const Refusal *refusal) {
         RequestCleared cleared = q->cleared;
 
         q->cleared = NULL;
         cleared(r, refusal, q->userdata);
+}
+
+/* Egressd and the audit log have said what they say: what is left is the budget. */
+static void settle(Request *q, int r, Refusal *refusal) {
+        if (r == 0 && q->gathers) {
+                r = request_reserve(q, refusal);
+                if (r == 0)
+                        return;
+        }
+        request_settle(q, r, refusal);
 }
 
 static void request_on_recorded(int r, void *userdata) {
@@ -344,13 +366,14 @@ void request_cancel(Request *q) {
         if (q->record)
                 q->record->request = NULL;
         q->record = NULL;
+        q->budget_ask = budget_ask_free(q->budget_ask);
         q->cleared = NULL;
 }
 
 /* ---- a body with a place ---- */
 
 bool request_holds_body(const Request *q) {
-        return q->plan.n_body > 0;
+        return q->plan.n_body > 0 || q->gathers;
 }
 
 bool request_expects_continue(const Request *q) {
@@ -383,6 +406,8 @@ static int settle_length(Request *q) {
 static int judge_held(Request *q, Refusal *ret) {
         int r;
 
+        if (q->plan.n_body == 0)
+                return settle_length(q);
         r = body_place_judge(q->context->credentials, q->context->n_credentials, q->head, &q->plan, buffer_data(&q->held), buffer_size(&q->held), &q->rewrite);
         switch (r) {
         case BODY_E_REFUSED:
@@ -400,8 +425,10 @@ int request_hold_body(Request *q, const void *data, size_t size, bool last, Refu
         Buffer out = {};
         int r;
 
-        if (size > BODY_HELD_MAX - buffer_size(&q->held))
+        if (q->plan.n_body > 0 && size > BODY_HELD_MAX - buffer_size(&q->held))
                 return deny(q, 413, "body-too-large", "body", "A body with a place for a credential may have 256 KiB.", ret);
+        if (q->gathers && !request_may_gather(q, size))
+                return deny(q, 413, "body-too-large", "body", "This run has a budget: the body of a model call is too large to be looked at.", ret);
         r = buffer_append(&q->held, data, size);
         if (r >= 0) /* other hosts' sentinels, as in any body */
                 r = request_feed_body(q, data, size, last, &out, ret);
@@ -466,6 +493,8 @@ int request_judge_trailer(Request *q, const HttpField *field, Refusal *ret) {
 
 void request_set_sent(Request *q) {
         q->sent = true;
+        if (q->gathers)
+                request_forget_held(q);
 }
 
 uint64_t request_carried(const Request *q) {
@@ -544,6 +573,7 @@ void request_finish(Request *q, bool complete) {
         request_cancel(q);
         request_report_usage(q, complete);
         q->gunzip = gunzip_free(q->gunzip);
+        request_release(q);
         drop_held(q);
         q->plan = (SubstitutePlan) {};
         q->head = NULL;

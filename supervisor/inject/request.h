@@ -15,9 +15,14 @@
 #include "inject/usage.h"
 #include "inject/websocket.h"
 
+/* Whose clients are to understand it. */
+typedef enum RefusalForm { REFUSAL_PLAIN, REFUSAL_ANTHROPIC, REFUSAL_OPENAI } RefusalForm;
+
 /* An answer of ours in place of the origin's. */
 typedef struct Refusal {
         unsigned status;
+        RefusalForm form;
+        bool final; /* trying again is of no use, whatever the status says */
         char reason[64], rule[256], message[512];
 } Refusal;
 
@@ -51,6 +56,15 @@ typedef struct Request {
         unsigned status;          /* the answer's; 0: none yet */
         bool sent;                /* the origin may have got it */
 
+        /* of a model call in a run that has a budget (request-budget.c) */
+        bool gathers;             /* its body is held, since it says what the call may cost */
+        bool reserved;
+        size_t gathered;          /* of `held`, in the context's count */
+        char call[BUDGET_CALL_SIZE], model[USAGE_MODEL_SIZE];
+        uint64_t wanted_tokens, choices;
+        unsigned n_asks;
+        BudgetAsk *budget_ask;    /* owned */
+
         EgressQuestion *question; /* owned */
         RecordWait *record;       /* owned by the audit log's callback */
         RequestGranted granted;
@@ -68,7 +82,7 @@ void request_done(Request *q);
  * the request is finished.
  */
 int request_begin(Request *q, const HttpHead *head, Refusal *ret);
-/* Has it a place in its body? Then all of that comes first, before request_clear(): by request_hold_body(), to which nothing but the end may follow
+/* Has it a place in its body, or is it a call whose cost must be known? Then all of that comes first, before request_clear(): by request_hold_body(), to which nothing but the end may follow
  * `last`. Such a request leaves with what request_write_held() gives as its body, and the length in q->head. */
 bool request_holds_body(const Request *q);
 /* Asked before the body is waited for: does the client wait to be told to send it? The carrier then says 100 (Continue) itself. */
@@ -89,6 +103,7 @@ int request_feed_body(Request *q, const void *data, size_t size, bool last, Buff
 
 /* What was held back of the body leaves: it is known not to go on there. */
 int request_release_body(Request *q, Buffer *out, Refusal *ret);
+
 /* A field of the request's trailer, before the end of its body leaves: a sentinel has no place there. The same outcomes. */
 int request_judge_trailer(Request *q, const HttpField *field, Refusal *ret);
 
@@ -117,6 +132,21 @@ void request_report_usage(Request *q, bool complete);
 
 /* The credentials in the request under way, a bit each by their number. */
 uint64_t request_carried(const Request *q);
+
+/* ---- request-budget.c, for request.c and request-answer.c ---- */
+
+/* Says whether the body must be gathered; refuses what a budget does not allow for. */
+int request_begin_budget(Request *q, Refusal *ret);
+/* Reserves the worst case; the end is request_settle(). */
+int request_reserve(Request *q, Refusal *ret);
+/* Gives back what is reserved still. */
+void request_release(Request *q);
+/* May so much more of the body be held? Then it is counted. */
+bool request_may_gather(Request *q, size_t size);
+/* The held body is not needed any more. */
+void request_forget_held(Request *q);
+/* The end of request_clear(): q may be gone after it. */
+void request_settle(Request *q, int r, const Refusal *refusal);
 
 /* ---- refusals ---- */
 

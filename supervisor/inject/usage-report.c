@@ -169,13 +169,18 @@ static void record(UsageReport *u, const UsageCall *c, const json_t *params) {
                 log_error_errno(r, "a model call cannot be recorded");
 }
 
+void usage_report_new_id(UsageReport *u, char ret[static 48]) {
+        (void) snprintf(ret, 48, "%016llx-%llu", (unsigned long long) u->life, (unsigned long long) ++u->number);
+}
+
 void usage_report_add(UsageReport *u, const UsageCall *call) {
         Report *report = calloc(1, sizeof(*report)), **end = &u->reports;
         char id[48];
 
-        (void) snprintf(id, sizeof(id), "%016llx-%llu", (unsigned long long) u->life, (unsigned long long) ++u->number);
+        if (!call->id)
+                usage_report_new_id(u, id);
         if (report)
-                report->params = describe(call, id);
+                report->params = describe(call, call->id ? call->id : id);
         if (!report || !report->params) {
                 free(report);
                 log_oom();

@@ -13,6 +13,7 @@
 typedef struct UsageReport UsageReport;
 
 typedef struct UsageCall {
+        const char *id;                           /* borrowed; what it was reserved under, NULL: it gets one */
         const char *provider, *host, *credential; /* borrowed; credential NULL: none was used */
         Usage usage;
         UsagePrice price;
@@ -29,6 +30,9 @@ void usage_call_conclude(UsageCall *call, const json_t *provider, UsageReader *r
 int usage_report_new(UsageReport **ret, sd_event *event, AuditClient *audit, const char *run, const char *socket_path);
 UsageReport *usage_report_free(UsageReport *u);
 DEFINE_CLEANUP(UsageReport *, usage_report_free)
+
+/* An id that no other call of this run has. */
+void usage_report_new_id(UsageReport *u, char ret[static 48]);
 
 /* Sent until anchord took it, for a minute at most. Never fails; a lost report is logged. */
 void usage_report_add(UsageReport *u, const UsageCall *call);

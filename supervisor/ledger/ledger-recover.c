@@ -98,7 +98,7 @@ static int settle_rebooted(Ledger *l, const LedgerItem *i) {
 }
 
 static int settle_failed(Ledger *l, const LedgerItem *i) {
-        if (i->attempt < i->max_attempts)
+        if (i->attempt < i->max_attempts && !ledger_reason_is_over_budget(i->reason))
                 return recover_one(l, i, ITEM_QUEUED, "next attempt");
         return recover_one(l, i, ITEM_EXHAUSTED, i->reason ?: "no attempts are left");
 }

@@ -18,6 +18,7 @@
  *             `running`, `waiting` or `verifying`; a change that carries an old token is refused.
  * usage       One model call. `call` makes a repeated report count once. `price` and `prices_version` say what its cost is by,
  *             `estimated` that a part of the numbers is worked out from bytes (level 1).
+ * spent, budget, reservation, budget_said   What runs may use (level 2): ledger-budget.c.
  * addition    The levels that this file has.
  * note        What happened to an item beside its states (an enforcer was lost, a retry of a boot).
  * hold        One row: are leases refused, by whom, why.
@@ -235,6 +236,8 @@ static const char schema_drain[] =
         "CREATE TABLE IF NOT EXISTS drain (id INTEGER PRIMARY KEY CHECK (id = 1), boot TEXT NOT NULL, until_usec INTEGER NOT NULL,"
         "  actor TEXT NOT NULL, reason TEXT, time_usec INTEGER NOT NULL)";
 
+#define SUM_OF_TOKENS "sum(input_tokens + output_tokens + cache_read_tokens + cache_write_tokens)"
+
 /* Each is executed once, in the order of the list, in the transaction that opens the file. What an older anchord writes must stay right
  * under it: new columns have defaults. */
 static const char *const schema_additions[] = {
@@ -243,6 +246,33 @@ static const char *const schema_additions[] = {
         "ALTER TABLE usage ADD COLUMN prices_version TEXT;"
         "ALTER TABLE usage ADD COLUMN estimated INTEGER NOT NULL DEFAULT 0;"
         "CREATE INDEX usage_time ON usage (time_usec);",
+
+        /* 2: budgets; see the head of ledger-budget.c */
+        "CREATE TABLE spent (scope TEXT NOT NULL, name TEXT NOT NULL, requests INTEGER NOT NULL, tokens INTEGER NOT NULL, cost INTEGER NOT NULL,"
+        "  PRIMARY KEY (scope, name)) WITHOUT ROWID;"
+        "CREATE TABLE budget (run TEXT PRIMARY KEY REFERENCES run (id), item TEXT NOT NULL REFERENCES item (id), workflow TEXT NOT NULL, life TEXT NOT NULL,"
+        "  requests INTEGER NOT NULL DEFAULT 0, tokens INTEGER NOT NULL DEFAULT 0, cost INTEGER NOT NULL DEFAULT 0,"
+        "  doubt INTEGER NOT NULL DEFAULT 0, closed INTEGER NOT NULL DEFAULT 0) WITHOUT ROWID;"
+        "CREATE INDEX budget_open ON budget (run) WHERE closed = 0;"
+        "CREATE TABLE reservation (run TEXT NOT NULL REFERENCES budget (run), call TEXT NOT NULL, provider TEXT NOT NULL, model TEXT NOT NULL,"
+        "  price TEXT, prices_version TEXT, input_tokens INTEGER NOT NULL, output_tokens INTEGER NOT NULL, cost INTEGER NOT NULL,"
+        "  PRIMARY KEY (run, call)) WITHOUT ROWID;"
+        "CREATE TABLE budget_said (key TEXT PRIMARY KEY, time_usec INTEGER NOT NULL) WITHOUT ROWID;"
+        "INSERT INTO spent SELECT 'run', run, count(*), " SUM_OF_TOKENS ", sum(cost_microusd) FROM usage GROUP BY run;"
+        "INSERT INTO spent SELECT 'item', item, count(*), " SUM_OF_TOKENS ", sum(cost_microusd) FROM usage GROUP BY item;"
+        "INSERT INTO spent SELECT 'host', strftime('%Y-%m', time_usec / 1000000, 'unixepoch') AS month, count(*), " SUM_OF_TOKENS ", sum(cost_microusd)"
+        "  FROM usage GROUP BY month;"
+        "INSERT INTO spent SELECT 'workflow', i.workflow || ' ' || strftime('%Y-%m', u.time_usec / 1000000, 'unixepoch') AS name, count(*), " SUM_OF_TOKENS ","
+        "  sum(cost_microusd) FROM usage u JOIN item i ON i.id = u.item GROUP BY name;"
+        "CREATE TRIGGER usage_spent AFTER INSERT ON usage BEGIN"
+        "  INSERT INTO spent"
+        "   SELECT n.scope, n.name, 1, NEW.input_tokens + NEW.output_tokens + NEW.cache_read_tokens + NEW.cache_write_tokens, NEW.cost_microusd"
+        "   FROM (SELECT 'run' AS scope, NEW.run AS name UNION ALL SELECT 'item', NEW.item"
+        "    UNION ALL SELECT 'host', strftime('%Y-%m', NEW.time_usec / 1000000, 'unixepoch')"
+        "    UNION ALL SELECT 'workflow', (SELECT workflow FROM item WHERE id = NEW.item) || ' ' || strftime('%Y-%m', NEW.time_usec / 1000000, 'unixepoch')) n"
+        "   WHERE true ON CONFLICT (scope, name) DO UPDATE SET requests = requests + 1, tokens = tokens + excluded.tokens, cost = cost + excluded.cost;"
+        "  DELETE FROM reservation WHERE run = NEW.run AND call = NEW.call;"
+        " END;",
 };
 
 static int apply_additions(Db *db) {

@@ -56,6 +56,10 @@ bool item_state_is_end(ItemState s) {
                s == ITEM_MERGED || s == ITEM_CLOSED;
 }
 
+bool ledger_reason_is_over_budget(const char *reason) {
+        return reason && strncmp(reason, LEDGER_OVER_BUDGET, strlen(LEDGER_OVER_BUDGET)) == 0;
+}
+
 bool item_state_is_resting(ItemState s) {
         return item_state_is_end(s) || s == ITEM_IN_REVIEW || s == ITEM_APPROVED || s == ITEM_AUTHORIZED ||
                s == ITEM_PUBLISHED || s == ITEM_PUBLISH_FAILED;

@@ -25,6 +25,7 @@ enum {
         LEDGER_E_STALE,     /* the lease is not this token's any more */
         LEDGER_E_NO_WORK,   /* nothing claimable */
         LEDGER_E_HELD,      /* leases are on hold, or this boot is drained */
+        LEDGER_E_OVER_BUDGET, /* a cap does not leave that much */
         LEDGER_E_DUPLICATE, /* the item is there, in state `duplicate` */
 };
 
@@ -50,6 +51,10 @@ typedef enum ItemState {
         ITEM_CLOSED,
         _ITEM_STATE_MAX,
 } ItemState;
+
+/* Does a reason say that a budget was used up? Then there is no next attempt. */
+#define LEDGER_OVER_BUDGET "over budget"
+bool ledger_reason_is_over_budget(const char *reason);
 
 const char *item_state_name(ItemState s);
 int item_state_from_name(const char *name); /* the state, or -EINVAL */

@@ -3,7 +3,7 @@
 /*
  * host.json: what is particular to this host.
  *
- *   { "accel": "auto" | "kvm" | "tcg", "resolvers": [ ADDRESS ], "networks": [ CIDR ], "nat64": [ PREFIX ], "max_runs": 3, "strict": { "units": [ UNIT ] } }
+ *   { "accel": "auto" | "kvm" | "tcg", "resolvers": [ ADDRESS ], "networks": [ CIDR ], "nat64": [ PREFIX ], "max_runs": 3, "budget": BUDGET, "strict": { "units": [ UNIT ] } }
  *
  * A UNIT is a name as systemd has it, or all instances of a template: "getty@*.service". With no "strict" there is no strict mode (net/strict.c).
  *
@@ -121,7 +121,7 @@ static void check_strict(const Node *top, HostConfig *host) {
 }
 
 void policy_check_host(Policy *p, PolicyObject *o) {
-        static const char *const known[] = { "description", "accel", "resolvers", "networks", "nat64", "max_runs", "strict", NULL };
+        static const char *const known[] = { "description", "accel", "resolvers", "networks", "nat64", "max_runs", "strict", "budget", NULL };
         static const char *const accels[] = { "auto", "kvm", "tcg", NULL };
         Node top = node_top(p, o);
         HostConfig host = p->host;
@@ -137,9 +137,12 @@ void policy_check_host(Policy *p, PolicyObject *o) {
         (void) node_strings(&top, "nat64", 0, 0, 16, check_nat64, &host.nat64);
         (void) node_uint(&top, "max_runs", 0, 1, 1000, &host.max_runs);
         check_strict(&top, &host);
+        (void) policy_read_budget(&top, true, &host.budget);
 
         if (!o->reason)
                 p->host = host;
+        else if (json_object_get(o->document, "budget"))
+                p->host.budget.month = (PolicyCaps) {}; /* there is to be a cap, and nobody knows which */
 }
 
 void policy_check_authority(Policy *p, PolicyObject *o) {

@@ -166,6 +166,9 @@ const char *check_json_pointer(const char *s);
 /* {"K": "V" | {"sentinel": "CREDENTIAL"}}; a credential must exist. */
 void node_environment(const Node *object, const char *key, const json_t **ret);
 
+/* A member "budget"; false: there is none, and *ret has no caps. */
+bool policy_read_budget(const Node *top, bool host, PolicyBudget *ret);
+
 /* ---- the kinds; each reads o->document ---- */
 
 void policy_check_provider(Policy *p, PolicyObject *o);

@@ -10,7 +10,7 @@
  *     "usage": { "model" | "input_tokens" | "output_tokens" | "cache_read_tokens" | "cache_write_tokens":
  *                [ JSON POINTER, … ] },       the first that is there counts
  *     "input_includes_cache": true,           "input_tokens" counts what was read from a cache as well
- *     "request": { "model" | "max_tokens": [ JSON POINTER, … ], "max_tokens_default": 32000 },
+ *     "request": { "model" | "max_tokens" | "choices": [ JSON POINTER, … ], "max_tokens_default": 32000 },
  *     "estimate": { "bytes_per_token": 4, "text": [ JSON POINTER, … ] },
  *     "prices_version": TEXT,
  *     "prices": { MODEL | "default": { "input", "output", "cache_read", "cache_write" } } }
@@ -64,7 +64,7 @@ static void check_usage(const Node *top) {
 }
 
 static void check_request(const Node *top) {
-        static const char *const known[] = { "model", "max_tokens", "max_tokens_default", NULL };
+        static const char *const known[] = { "model", "max_tokens", "choices", "max_tokens_default", NULL };
         const json_t *pointers;
         uint64_t number;
         Node n;
@@ -73,6 +73,7 @@ static void check_request(const Node *top) {
                 return;
         (void) node_strings(&n, "model", NODE_REQUIRED, 1, 16, check_json_pointer, &pointers);
         (void) node_strings(&n, "max_tokens", NODE_REQUIRED, 1, 16, check_json_pointer, &pointers);
+        (void) node_strings(&n, "choices", 0, 1, 16, check_json_pointer, &pointers);
         (void) node_uint(&n, "max_tokens_default", NODE_REQUIRED, 1, 10000000, &number);
 }
 

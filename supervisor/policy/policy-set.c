@@ -184,6 +184,7 @@ int policy_new(Policy **ret) {
                 .networks = p->empty_array,
                 .max_runs = 3,
         };
+        policy_budget_init(&p->host.budget);
 
         *ret = TAKE_PTR(p);
         return 0;

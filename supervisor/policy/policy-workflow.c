@@ -7,6 +7,7 @@
  *     "credentials": [ CREDENTIAL ], "repository": true,
  *     "limits": { "memory": SIZE, "vcpus": N, "disk": SIZE, "run": DURATION, "attempts": N,
  *                 "output": SIZE, "bundle": SIZE },
+ *     "budget": BUDGET,                    see policy-budget.c
  *     "steps": [ { "name", "kind": "prepare" | "agent" | "check" | "exec", "argv", "cwd", "env",
  *                  "timeout": DURATION, "feedback": { "rounds": N } } ],
  *     "verify": { "egress": EGRESS | null, "steps": [ { … "kind": "prepare" | "check" } ] } }
@@ -231,6 +232,22 @@ static void check_limits(const Node *top, PolicyWorkflow *w) {
         w->disk_mib = disk / MIB;
 }
 
+/* A cap on what nobody counts would be no cap. */
+static void check_budget(const Node *top, PolicyWorkflow *w) {
+        bool metered = false;
+
+        if (!policy_read_budget(top, false, &w->budget))
+                return;
+        for (size_t i = 0; i < json_array_size(w->credentials); i++) {
+                const char *name = json_string_value(json_array_get(w->credentials, i));
+                const PolicyObject *o = name ? policy_object_find(top->policy, POLICY_CREDENTIALS, name) : NULL;
+
+                metered = metered || (o && o->credential.provider);
+        }
+        if (!metered)
+                node_fail_at(top, "budget", "no credential of the workflow names a provider, so that nothing would be counted");
+}
+
 /* ---- steps ---- */
 
 /* Every kind that a step of this list may have. */
@@ -406,7 +423,7 @@ static int digest_workflow(const Policy *p, PolicyObject *o) {
 
 void policy_check_workflow(Policy *p, PolicyObject *o) {
         static const char *const known[] = {
-                "description", "template", "harness", "egress", "credentials", "repository", "limits", "steps", "verify", NULL,
+                "description", "template", "harness", "egress", "credentials", "repository", "limits", "budget", "steps", "verify", NULL,
         };
         static const char *const kinds[] = { "prepare", "agent", "check", "exec", NULL };
         PolicyWorkflow *w = &o->workflow;
@@ -428,6 +445,7 @@ void policy_check_workflow(Policy *p, PolicyObject *o) {
         (void) node_bool(&top, "repository", NODE_REQUIRED, &w->repository);
         check_credentials(&top, w);
         check_limits(&top, w);
+        check_budget(&top, w);
 
         harness = w->harness ? policy_object_find(p, POLICY_HARNESS, w->harness) : NULL;
         if (harness && !harness->reason)

@@ -132,6 +132,25 @@ int policy_parse_duration(const char *s, uint64_t *ret);
 
 /* ---- the rest ---- */
 
+#define POLICY_NO_CAP UINT64_MAX
+
+typedef struct PolicyCaps {
+        uint64_t requests, tokens, cost_microusd; /* POLICY_NO_CAP */
+} PolicyCaps;
+
+/* What model calls may use; atop policy-budget.c. */
+typedef struct PolicyBudget {
+        PolicyCaps run, item, month;
+        unsigned soft_percent;
+        bool lower_max_tokens;
+        uint64_t summary_tokens, wrap_up_s;
+} PolicyBudget;
+
+void policy_budget_init(PolicyBudget *ret); /* no caps */
+bool policy_budget_has_caps(const PolicyBudget *b);
+/* "2.50 USD" → micro-dollars. -EINVAL, -ERANGE. */
+int policy_parse_cost(const char *s, uint64_t *ret_microusd);
+
 typedef struct PolicyStep {
         const char *name;
         const char *kind;           /* "prepare", "agent", "check", "exec" */
@@ -150,6 +169,7 @@ typedef struct PolicyWorkflow {
         const PolicyStep *steps;
         size_t n_steps;
         const PolicyStep *verify;
+        PolicyBudget budget;
         size_t n_verify;   /* checks in the second microVM; none: nothing to verify */
         const char *digest;         /* over this workflow and everything that it names */
 } PolicyWorkflow;
@@ -209,6 +229,7 @@ typedef struct HostConfig {
         const json_t *networks;   /* CIDR, admitted although not globally reachable */
         const json_t *nat64;      /* IPv6 prefixes behind which this network translates to IPv4; NULL if it does not say */
         uint64_t max_runs;
+        PolicyBudget budget;      /* of it, the month: over all runs of the host */
         const json_t *strict_units; /* which units of the host may send, in strict mode; NULL: it is off */
 } HostConfig;
 /* Never NULL: with no host.json, or one with findings, the narrowest ("auto", no networks). */

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 LIB_SRCS += supervisor/policy/policy-load.c \
             supervisor/policy/policy-set.c \
+            supervisor/policy/policy-budget.c \
             supervisor/policy/policy-node.c \
             supervisor/policy/policy-units.c \
             supervisor/policy/policy-egress.c \

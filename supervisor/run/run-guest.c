@@ -71,6 +71,11 @@ static int step_on_timer(sd_event_source *s, uint64_t usec, void *userdata) {
         return sd_event_source_set_enabled(s, SD_EVENT_ONESHOT);
 }
 
+void run_step_expire(Run *r) {
+        if (r->step_timer && sd_event_source_set_time_relative(r->step_timer, 0) >= 0)
+                (void) sd_event_source_set_enabled(r->step_timer, SD_EVENT_ONESHOT);
+}
+
 /* Starts it, with a time limit. Ends the run if it cannot be started. */
 static void start(Run *r, ChannelType type, json_t *request, int input_fd, uint64_t timeout_s, const GuestStreamHandler *handler) {
         int k;
@@ -194,6 +199,10 @@ static RunContext make_context(const Run *r) {
 }
 
 void run_step_next(Run *r) {
+        if (r->over_budget && r->spec.base && !r->spec.verify)
+                return run_advance(r, STAGE_COLLECT);
+        if (r->over_budget)
+                return run_end(r, "failed", RUN_OVER_BUDGET);
         if (r->plan.failed)
                 return run_end(r, "failed", "%s", r->plan.reason);
         if (run_plan_next(&r->plan))
@@ -415,12 +424,17 @@ static void collect_on_output(GuestStream *s, ChannelType type, const uint8_t *d
 static void collect_on_exit(GuestStream *s, const GuestExit *e, void *userdata) {
         Run *r = userdata;
 
-        if (e->kind == GUEST_EXIT_STATUS && e->value == EXIT_NO_COMMIT)
-                return run_end(r, "failed", "no commit was made on top of the base");
+        if (e->kind == GUEST_EXIT_STATUS && e->value == EXIT_NO_COMMIT) {
+                started_ended(r);
+                r->result = r->over_budget ? fd_close(r->result) : r->result;
+                return run_end(r, "failed", r->over_budget ? RUN_OVER_BUDGET : "no commit was made on top of the base");
+        }
         if (!check_setup(r, e, "cannot make the result bundle in the guest"))
                 return;
 
         (void) lseek(r->result, 0, SEEK_SET);
+        if (r->over_budget)
+                return run_end(r, "failed", RUN_OVER_BUDGET);
         run_end(r, "ok", "%s", "");
 }
 

@@ -83,6 +83,10 @@ struct Run {
         char *feedback;               /* owned; for the agent's next round */
         json_t *steps_done;           /* owned; facts */
 
+        /* the budget for model calls is used up: nothing new is begun, what there is is collected */
+        bool over_budget;
+        sd_event_source *wrap_up_signal, *wrap_up_timer; /* ref */
+
         /* end */
         int result;                   /* owned; the result bundle */
         uint64_t result_size;
@@ -96,6 +100,8 @@ void run_advance(Run *r, RunStage stage);
 void run_end(Run *r, const char *outcome, const char *format, ...) __attribute__((__format__(__printf__, 3, 4)));
 void run_event(Run *r, const char *kind, json_t *data); /* takes data over */
 void run_schedule(Run *r);
+
+#define RUN_OVER_BUDGET "over budget"
 
 /* run-boot.c */
 int run_boot_connect(Run *r);
@@ -113,4 +119,6 @@ void run_step_exec(Run *r);
 void run_step_done(Run *r);
 void run_collect(Run *r);
 void run_step_abandon(Run *r);
+/* Ends what a step runs in the guest, as a time limit does. */
+void run_step_expire(Run *r);
 extern const RunOutputHandler run_output_handler;

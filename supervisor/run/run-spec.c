@@ -6,7 +6,7 @@
 
 #include "util/json.h"
 
-enum { SECONDS_MAX = 7 * 24 * 3600 };
+enum { SECONDS_MAX = 7 * 24 * 3600, WRAP_UP_S = 60 };
 
 #define BYTES_MAX (64ULL * 1024 * 1024 * 1024)
 
@@ -112,6 +112,8 @@ static void read_limits(JsonReader *r, const json_t *document, RunSpec *s) {
         (void) json_read_uint(r, limits, "/limits", "boot_s", JSON_F_REQUIRED, 1, SECONDS_MAX, &s->boot_s);
         (void) json_read_uint(r, limits, "/limits", "run_s", JSON_F_REQUIRED, 1, SECONDS_MAX, &s->run_s);
         (void) json_read_uint(r, limits, "/limits", "output_bytes", JSON_F_REQUIRED, 0, BYTES_MAX, &s->output_bytes);
+        s->wrap_up_s = WRAP_UP_S;
+        (void) json_read_uint(r, limits, "/limits", "wrap_up_s", 0, 0, SECONDS_MAX, &s->wrap_up_s);
         (void) json_read_uint(r, limits, "/limits", "bundle_bytes", JSON_F_NULLABLE, 0, BYTES_MAX, &s->bundle_bytes);
 }
 

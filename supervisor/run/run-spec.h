@@ -28,6 +28,7 @@ typedef struct RunSpec {
         const char *run, *item, *workflow, *agent, *task; /* agent, task: may be NULL */
         bool verify;
         uint64_t boot_s, run_s, output_bytes, bundle_bytes;
+        uint64_t wrap_up_s; /* how long a step may go on once the run is over budget */
         const char *base, *ref, *result_ref; /* base NULL: no repository */
         json_t *network;                     /* NULL: none */
         RunStep steps[RUN_STEPS_MAX];

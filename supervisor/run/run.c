@@ -21,6 +21,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -71,7 +72,8 @@ void run_end(Run *r, const char *outcome, const char *format, ...) {
         r->outcome = outcome;
         r->run_timer = sd_event_source_disable_unref(r->run_timer);
         r->boot_timer = sd_event_source_disable_unref(r->boot_timer);
-        if (strcmp(outcome, "ok") != 0)
+        /* what was made before the budget was used up is kept */
+        if (strcmp(outcome, "ok") != 0 && !(r->over_budget && strcmp(r->reason, RUN_OVER_BUDGET) == 0))
                 r->result = fd_close(r->result);
         run_step_abandon(r);
         log_info("run %s: %s%s%s", r->id, outcome, *r->reason ? ": " : "", r->reason);
@@ -150,6 +152,35 @@ static void run_poweroff(Run *r) {
         k = sd_event_add_time_relative(r->event, &r->run_timer, CLOCK_MONOTONIC, POWEROFF_USEC, 0, run_on_poweroff_timer, r);
         if (k < 0)
                 run_advance(r, STAGE_DONE);
+}
+
+/* ---- the budget ---- */
+
+static int run_on_wrapped_up(sd_event_source *s, uint64_t usec, void *userdata) {
+        Run *r = userdata;
+
+        if (!r->outcome && r->stage == STAGE_STEP_EXEC)
+                run_step_expire(r);
+        return 0;
+}
+
+static int run_on_over_budget(sd_event_source *s, const struct signalfd_siginfo *si, void *userdata) {
+        Run *r = userdata;
+        int k;
+
+        if (r->over_budget || r->outcome || r->stage == STAGE_SPEC)
+                return 0;
+        log_notice("run %s: over budget, what runs in the guest may go on for %llu s", r->id, (unsigned long long) r->spec.wrap_up_s);
+        r->over_budget = true;
+        run_event(r, "wrap-up", json_pack("{s:s}", "text", "the budget for model calls is used up: no further step begins"));
+        k = sd_event_add_time_relative(r->event, &r->wrap_up_timer, CLOCK_MONOTONIC, r->spec.wrap_up_s * 1000000, 0, run_on_wrapped_up, r);
+        if (k < 0)
+                run_end(r, "error", "cannot bring the run to its end: %s", strerror(-k));
+        return 0;
+}
+
+static int watch_budget(Run *r) {
+        return sd_event_add_signal(r->event, &r->wrap_up_signal, SIGUSR1 | SD_EVENT_SIGNAL_PROCMASK, run_on_over_budget, r);
 }
 
 /* ---- stages ---- */
@@ -310,6 +341,8 @@ Run *run_free(Run *r) {
                 return NULL;
 
         r->turn = sd_event_source_disable_unref(r->turn);
+        r->wrap_up_signal = sd_event_source_disable_unref(r->wrap_up_signal);
+        r->wrap_up_timer = sd_event_source_disable_unref(r->wrap_up_timer);
         r->run_timer = sd_event_source_disable_unref(r->run_timer);
         r->boot_timer = sd_event_source_disable_unref(r->boot_timer);
         r->step_timer = sd_event_source_disable_unref(r->step_timer);
@@ -357,6 +390,10 @@ int run_new(Run **ret, sd_event *event, const RunConfig *config) {
                 return k;
 
         k = sd_event_source_set_enabled(r->turn, SD_EVENT_OFF);
+        if (k < 0)
+                return k;
+
+        k = watch_budget(r);
         if (k < 0)
                 return k;
 

@@ -262,6 +262,43 @@ static int enter_element(Scanner *s, const char *token, size_t n) {
         }
 }
 
+/* Goes into the value that the next token of a pointer names, and past that token. 0: there is none. */
+static int enter(Scanner *s, const char **pointer) {
+        size_t n = strcspn(*pointer + 1, "/");
+        int r = 0;
+
+        if (peek(s) == '{')
+                r = enter_member(s, *pointer + 1, n);
+        else if (peek(s) == '[')
+                r = enter_element(s, *pointer + 1, n);
+        if (r > 0)
+                *pointer += n + 1;
+        return r;
+}
+
+int json_range(const char *data, size_t size, const char *pointer, size_t *ret_begin, size_t *ret_end) {
+        Scanner s = { data, data + size, 1 };
+        const char *begin;
+
+        if (*pointer != '/' && *pointer != '\0')
+                return -EINVAL;
+
+        skip_space(&s);
+        while (*pointer == '/') {
+                int r = enter(&s, &pointer);
+
+                if (r <= 0)
+                        return r;
+        }
+
+        begin = s.p;
+        if (!skip_value(&s))
+                return -EINVAL;
+        *ret_begin = (size_t) (begin - data);
+        *ret_end = (size_t) (s.p - data);
+        return 1;
+}
+
 int json_position(const char *data, size_t size, const char *pointer, unsigned *ret_line) {
         Scanner s = { data, data + size, 1 };
         unsigned line;
@@ -272,21 +309,13 @@ int json_position(const char *data, size_t size, const char *pointer, unsigned *
         skip_space(&s);
         line = s.line;
         while (*pointer == '/') {
-                size_t n = strcspn(pointer + 1, "/");
-                int r;
+                int r = enter(&s, &pointer);
 
-                if (peek(&s) == '{')
-                        r = enter_member(&s, pointer + 1, n);
-                else if (peek(&s) == '[')
-                        r = enter_element(&s, pointer + 1, n);
-                else
-                        r = 0;
                 if (r < 0)
                         return r;
                 if (r == 0)
                         break;
                 line = s.line;
-                pointer += n + 1;
         }
 
         *ret_line = line;

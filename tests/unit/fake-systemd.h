@@ -184,6 +184,7 @@ static inline int fake_start(FakeSystemd *s, sd_bus_message *m, const char *unit
 static inline int fake_on_message(sd_bus_message *m, void *userdata, sd_bus_error *error) {
         FakeSystemd *s = userdata;
         const char *member = sd_bus_message_get_member(m), *unit = "";
+        int32_t signal_number = 0;
         char *more;
 
         if (sd_bus_message_is_method_call(m, "org.freedesktop.DBus", "Hello"))
@@ -195,7 +196,9 @@ static inline int fake_on_message(sd_bus_message *m, void *userdata, sd_bus_erro
 
         if (strcmp(member, "ListUnitsByPatterns") == 0)
                 return fake_list(s, m);
-        if (sd_bus_message_has_signature(m, "ss") || sd_bus_message_has_signature(m, "s") || sd_bus_message_has_signature(m, "ssi"))
+        if (sd_bus_message_has_signature(m, "ssi"))
+                assert_true(sd_bus_message_read(m, "ssi", &unit, NULL, &signal_number) > 0);
+        else if (sd_bus_message_has_signature(m, "ss") || sd_bus_message_has_signature(m, "s"))
                 assert_true(sd_bus_message_read(m, "s", &unit) > 0);
         assert_true(asprintf(&more, "%s%s %s\n", s->log ?: "", member, unit) > 0);
         free(s->log);
@@ -210,7 +213,7 @@ static inline int fake_on_message(sd_bus_message *m, void *userdata, sd_bus_erro
                 fake_stop(s, unit, false);
                 return fake_reply_job(s, m, unit, "done");
         }
-        if (strcmp(member, "KillUnit") == 0)
+        if (strcmp(member, "KillUnit") == 0 && signal_number == SIGKILL)
                 fake_stop(s, unit, true);
         if (strcmp(member, "ResetFailedUnit") == 0)
                 (void) fake_unit_set(s, unit, "");

@@ -71,6 +71,25 @@ static void test_position(void **state) {
         assert_null(lines);
 }
 
+static void test_range(void **state) {
+        static const char text[] = " { \"a\\u0062\" : 100 ,\"c\":[ {\"d\": \"x\\\"y\"} , -1.5e3 ], \"e\": {} }";
+        static const struct {
+                const char *pointer, *value;
+        } cases[] = { { "/ab", "100" }, { "/c/0/d", "\"x\\\"y\"" }, { "/c/1", "-1.5e3" }, { "/e", "{}" }, { "/c/0", "{\"d\": \"x\\\"y\"}" } };
+        size_t begin, end;
+
+        for (size_t i = 0; i < ELEMENTSOF(cases); i++) {
+                assert_int_equal(json_range(text, strlen(text), cases[i].pointer, &begin, &end), 1);
+                assert_int_equal(end - begin, strlen(cases[i].value));
+                assert_memory_equal(text + begin, cases[i].value, end - begin);
+        }
+        assert_int_equal(json_range(text, strlen(text), "/x", &begin, &end), 0);
+        assert_int_equal(json_range(text, strlen(text), "/ab/x", &begin, &end), 0);
+        assert_int_equal(json_range(text, strlen(text), "/c/2", &begin, &end), 0);
+        assert_int_equal(json_range(text, strlen(text), "ab", &begin, &end), -EINVAL);
+        assert_int_equal(json_range("{\"a\":", 5, "/a", &begin, &end), -EINVAL);
+}
+
 static void test_canonical(void **state) {
         _cleanup_json_ json_t *j = parse(" { \"b\" : [1, 2.5, null], \"a\" : \"\xc3\xa9/\\n\" , \"aa\":{}} ");
         _cleanup_free_ char *text = json_canonical(j);
@@ -159,6 +178,7 @@ int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_parse),
                 cmocka_unit_test(test_position),
+                cmocka_unit_test(test_range),
                 cmocka_unit_test(test_canonical),
                 cmocka_unit_test(test_readers),
                 cmocka_unit_test(test_failures),

@@ -211,6 +211,12 @@ static const Case cases[] = {
         { "providers/x.json", "{'request': {'model': ['/m'], 'max_tokens': ['/n']}}", "/request/max_tokens_default", "is missing" },
         { "providers/x.json", "{'estimate': {'bytes_per_token': 0}}", "/estimate/bytes_per_token", "between 1 and 64" },
 
+        { "workflows/x.json", "{'budget': {'run': {'cost': '2.5'}}}", "/budget/run/cost", "2.50 USD" },
+        { "workflows/x.json", "{'budget': {'run': {}}}", "/budget/run", "at least one" },
+        { "workflows/x.json", "{'budget': {'soft': 80}}", "/budget", "must have a cap" },
+        { "workflows/x.json", "{'budget': {'item': {'tokens': 5}}}", "/budget", "nothing would be counted" },
+        { "workflows/x.json", "{'budget': {'week': {'tokens': 5}}}", "/budget/week", "unknown key" },
+
         { "credentials/x.json", CREDENTIAL("'alphabet': 'alnum', 'length': 40", "'places': [{'bearer': true}], 'provider': 'nobody'"),
           "/provider", "there is no provider \"nobody\"" },
         { "credentials/x.json", CREDENTIAL("'prefix': 'sk-', 'alphabet': 'alnum', 'length': 20", "'places': [{'bearer': true}]"),
@@ -492,6 +498,37 @@ static void test_odd_files(void **state) {
         assert_string_equal(tree_finding(t, "/etc/anchorhold/policy/workflows/e.json", ""), "is larger than 1M");
 }
 
+static void test_budget(void **state) {
+        static const struct {
+                const char *text;
+                uint64_t value;
+        } good[] = { { "2.50 USD", 2500000 }, { "0 USD", 0 }, { "0.000001 USD", 1 }, { "10000000 USD", 10000000000000 }, { "7.1 USD", 7100000 } };
+        static const char *const bad[] = { "", "2.50", "2.50USD", "-1 USD", ".5 USD", "1. USD", "0.0000001 USD", "1 EUR", "100000000 USD", "1e3 USD", "10000001 USD" };
+        uint64_t value;
+
+        for (size_t i = 0; i < ELEMENTSOF(good); i++) {
+                assert_int_equal(policy_parse_cost(good[i].text, &value), 0);
+                assert_true(value == good[i].value);
+        }
+        for (size_t i = 0; i < ELEMENTSOF(bad); i++)
+                assert_true(policy_parse_cost(bad[i], &value) < 0);
+}
+
+/* Also what a host's file means that cannot be read: not "no cap". */
+static void test_host_budget(void **state) {
+        Tree *t = *state;
+
+        tree_put(t, "etc/anchorhold/host.json", "{\"budget\": {\"month\": {\"cost\": \"5 USD\", \"requests\": 7}, \"soft\": 90}}");
+        tree_load(t);
+        assert_true(policy_host(t->policy)->budget.month.cost_microusd == 5000000);
+        assert_true(policy_host(t->policy)->budget.month.requests == 7);
+        assert_true(policy_host(t->policy)->budget.month.tokens == POLICY_NO_CAP);
+        assert_int_equal(policy_host(t->policy)->budget.soft_percent, 90);
+        tree_put(t, "etc/anchorhold/host.json", "{\"budget\": {\"month\": {\"cost\": \"5\"}}}");
+        tree_load(t);
+        assert_true(policy_host(t->policy)->budget.month.cost_microusd == 0);
+}
+
 static void test_units(void **state) {
         static const char *const bad_sizes[] = { "", "1", "M", "-1M", "1MB", "1m", "1.5G", " 1M", "1 M" };
         static const char *const bad_durations[] = { "", "1", "s", "-1s", "1m", "1sec", "1h  1s", " 1s", "1h,1s" };
@@ -527,6 +564,8 @@ int main(void) {
                 cmocka_unit_test_setup_teardown(test_stores, setup, teardown),
                 cmocka_unit_test_setup_teardown(test_odd_files, setup, teardown),
                 cmocka_unit_test(test_units),
+                cmocka_unit_test(test_budget),
+                cmocka_unit_test_setup_teardown(test_host_budget, setup, teardown),
         };
 
         return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """A scripted model provider: the Anthropic Messages API, streamed, with tool calls.
 
+Beside it, in few words, the two of OpenAI (openai.py). What "metadata" of a request says in "user_id" is done to it: "slow": it
+takes a second, "slower": four; "cut": the connection breaks off in the middle of the stream; "fail": status 529.
+
 It speaks the wire protocol that real agents expect and decides what the model "says" from a script: a
 list of turns, one for each request that carries another round of tool results. Every request is logged
 as one JSON line with the key it carried, so that a test can say which key reached the provider.
@@ -18,6 +21,7 @@ import threading
 import time
 import uuid
 
+import openai
 import servers
 
 REPO = "/workspace/repo"
@@ -142,7 +146,7 @@ class Provider(servers.Server):
         self.threads = {}   # message id: (tools, tool results, script) of the conversation up to that message
 
 
-class Handler(servers.Handler):
+class Handler(openai.OpenAI, servers.Handler):
     protocol_version = "HTTP/1.1"
     server_version = "scripted-provider"
 
@@ -180,6 +184,20 @@ class Handler(servers.Handler):
             return
         self.note(body)
         path = self.path.split("?")[0]
+        wish = (body.get("metadata") or {}).get("user_id") if isinstance(body, dict) else None
+        self.cut = wish == "cut"
+        time.sleep({"slow": 1, "slower": 4}.get(wish, 0))
+        if wish == "fail":
+            self.fail(529, "overloaded_error", "too much to do")
+            return
+        if path in ("/v1/chat/completions", "/v1/responses"):
+            if not self.headers.get("Authorization"):
+                self.answer(401, {"error": {"message": "no key", "type": "invalid_request_error", "param": None, "code": None}})
+            elif path == "/v1/responses":
+                self.response(body, len(raw))
+            else:
+                self.chat_completion(body, len(raw))
+            return
         if path == "/v1/messages/count_tokens":
             self.answer(200, {"input_tokens": len(raw) // 4})
         elif path != "/v1/messages":
@@ -255,18 +273,31 @@ class Handler(servers.Handler):
             self.answer(200, message)
 
     def event(self, kind, **fields):
-        data = ("event: %s\ndata: %s\n\n" % (kind, json.dumps({"type": kind, **fields}))).encode()
+        self.chunk(("event: %s\ndata: %s\n\n" % (kind, json.dumps({"type": kind, **fields}))).encode())
+
+    def event_data(self, value):
+        self.chunk(("data: %s\n\n" % json.dumps(value)).encode())
+
+    def chunk(self, data):
         self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
         self.wfile.flush()
         if self.server.delay:
             time.sleep(self.server.delay)
 
-    def stream(self, message, output_tokens):
+    def begin_stream(self):
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream; charset=utf-8")
         self.send_header("Cache-Control", "no-cache")
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
+
+    def end_stream(self, last=b""):
+        if last:
+            self.chunk(last)
+        self.wfile.write(b"0\r\n\r\n")
+
+    def stream(self, message, output_tokens):
+        self.begin_stream()
         self.event("message_start", message={**message, "content": [], "stop_reason": None})
         for index, block in enumerate(message["content"]):
             if block["type"] == "text":
@@ -277,11 +308,14 @@ class Handler(servers.Handler):
                 self.event("content_block_start", index=index, content_block={**block, "input": {}})
                 self.event("content_block_delta", index=index,
                            delta={"type": "input_json_delta", "partial_json": json.dumps(block["input"])})
+            if self.cut:
+                self.close_connection = True
+                return
             self.event("content_block_stop", index=index)
         self.event("message_delta", delta={"stop_reason": message["stop_reason"], "stop_sequence": None},
                    usage={"output_tokens": output_tokens})
         self.event("message_stop")
-        self.wfile.write(b"0\r\n\r\n")
+        self.end_stream()
 
 
 def serve(address, cert, key, log_path, script="fix-csvsum", delay=0.0):

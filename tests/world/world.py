@@ -35,6 +35,7 @@ SILENT = "203.0.113.200" # nobody is there
 
 ZONE = {
     "api.anthropic.com": {"A": [PROVIDER]},
+    "api.openai.com": {"A": [PROVIDER]},
     "git.example.org": {"A": [GIT]},
     "www.example.org": {"A": [ORIGIN]},
     "wire.example.org": {"A": [WIRE]},

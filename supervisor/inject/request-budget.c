@@ -1,0 +1,283 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+
+/*
+ * A model call of a run that has a budget. Its body is gathered before anything leaves, since it says what the call may cost at most: the model,
+ * and how much output is asked for. Strictly: what cannot be read in one way only (no JSON, an encoded body, the same key twice) is refused.
+ *
+ * The worst case: input, twice what the body's bytes are worth by the provider's estimate; output, what the request allows, times the number of
+ * answers that it asks for; both at the model's price. It is reserved when everything else is decided, and settled by the report of the call. A
+ * call that does not fit is made smaller, where policy says so, or is made the last one, or refused in the provider's own form.
+ * Of the body only the digits of that one number change.
+ */
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "inject/request.h"
+#include "inject/usage-price.h"
+#include "util/json-position.h"
+#include "util/json.h"
+#include "util/log.h"
+#include "util/text.h"
+
+enum { GATHERED_MAX = 32 * 1024 * 1024, GATHERED_ALL_MAX = 96 * 1024 * 1024, OUTPUT_MIN = 16 };
+
+static const json_t *provider_of(const Request *q) {
+        return q->metered->source->provider;
+}
+
+static const char *text_of(const json_t *object, const char *key) {
+        const char *s = json_string_value(json_object_get(object, key));
+
+        return s ? s : "";
+}
+
+/* ---- refusals ---- */
+
+/* Over budget: in the form and with the status that the provider's clients take for the end, not for a reason to try again. */
+static int refuse_budget(Request *q, const char *reason, const char *message, Refusal *ret) {
+        const char *api = text_of(provider_of(q), "api");
+        bool openai = strcmp(api, "openai") == 0;
+
+        request_deny(q, q->head, openai ? 429 : 402, reason, "budget", message, ret);
+        budget_over(q->context->budget, message);
+        ret->form = openai ? REFUSAL_OPENAI : strcmp(api, "anthropic-messages") == 0 ? REFUSAL_ANTHROPIC : REFUSAL_PLAIN;
+        ret->final = true;
+        return REQUEST_E_REFUSED;
+}
+
+static int refuse(Request *q, unsigned status, const char *reason, const char *message, Refusal *ret) {
+        request_deny(q, q->head, status, reason, "body", message, ret);
+        return REQUEST_E_REFUSED;
+}
+
+/* ---- gathering ---- */
+
+int request_begin_budget(Request *q, Refusal *ret) {
+        Budget *b = q->context->budget;
+        const char *encoding;
+
+        for (size_t i = 0; !q->metered && budget_is_capped(b) && i < q->context->n_credentials; i++) {
+                const json_t *provider = q->context->credentials[i].source->provider;
+
+                if (provider && usage_kind(provider, q->name, q->head->method, q->head->target) == USAGE_UNKNOWN)
+                        return refuse(q, 403, "unmetered", "This run has a budget, and what this request costs is not counted. "
+                                                           "The provider's file lists those that are, and those that cost nothing.", ret);
+        }
+        q->gathers = q->metered && budget_applies(b);
+        if (q->gathers && http_head_find(q->head, "content-encoding", &encoding) > 0 && strcasecmp(encoding, "identity") != 0)
+                return refuse(q, 415, "encoded-request", "This run has a budget: the body of a model call must not be encoded.", ret);
+        return 0;
+}
+
+bool request_may_gather(Request *q, size_t size) {
+        if (size > GATHERED_MAX - buffer_size(&q->held) || q->context->gathered + size > GATHERED_ALL_MAX)
+                return false;
+        q->context->gathered += size;
+        q->gathered += size;
+        return true;
+}
+
+void request_forget_held(Request *q) {
+        q->context->gathered -= q->gathered;
+        q->gathered = 0;
+        buffer_done(&q->held);
+}
+
+/* ---- what it may cost ---- */
+
+static int count_of(const json_t *pointers, const json_t *document, uint64_t missing, uint64_t *ret) {
+        const json_t *n = usage_find(pointers, document);
+
+        *ret = missing;
+        if (!n || json_is_null(n))
+                return 0;
+        if (!json_is_integer(n) || json_integer_value(n) < 0)
+                return -EINVAL;
+        *ret = (uint64_t) json_integer_value(n);
+        return 0;
+}
+
+/* Where the request says how much output it wants: the digits' place in the body. False: nowhere. */
+static bool find_output(const Request *q, size_t *ret_begin, size_t *ret_end) {
+        const json_t *pointers = json_object_get(json_object_get(provider_of(q), "request"), "max_tokens");
+        const char *data = (const char *) buffer_data(&q->held);
+
+        for (size_t i = 0; i < json_array_size(pointers); i++)
+                if (json_range(data, buffer_size(&q->held), json_string_value(json_array_get(pointers, i)), ret_begin, ret_end) > 0 &&
+                    data[*ret_begin] >= '0' && data[*ret_begin] <= '9')
+                        return true;
+        return false;
+}
+
+static int read_need(Request *q, Refusal *ret) {
+        const json_t *provider = provider_of(q), *request = json_object_get(provider, "request");
+        _cleanup_json_ json_t *document = NULL;
+        uint64_t standard, wanted, choices;
+        const json_t *model;
+        UsagePrice price;
+
+        document = json_loadb((const char *) buffer_data(&q->held), buffer_size(&q->held), JSON_REJECT_DUPLICATES, NULL);
+        if (!json_is_object(document))
+                return refuse(q, 400, "unreadable-request", "This run has a budget: the body of a model call must be a JSON object, with each key once.", ret);
+
+        standard = request ? (uint64_t) json_integer_value(json_object_get(request, "max_tokens_default")) : 32000;
+        if (count_of(json_object_get(request, "max_tokens"), document, standard, &wanted) < 0 ||
+            count_of(json_object_get(request, "choices"), document, 1, &choices) < 0 || wanted > 1U << 30 || choices > 1U << 10)
+                return refuse(q, 400, "unreadable-request", "This run has a budget: how much output a model call wants must be a number.", ret);
+
+        model = usage_find(json_object_get(request, "model"), document);
+        text_fit(json_is_string(model) ? json_string_value(model) : "", q->model, sizeof(q->model));
+        q->wanted_tokens = wanted;
+        q->choices = choices > 0 ? choices : 1;
+
+        (void) usage_cost_at_most(provider, q->model, 0, 0, &price);
+        if (price == USAGE_PRICE_NONE)
+                return refuse(q, 403, "unpriced", "This run has a budget, and the provider's file has no price for this model.", ret);
+        return 0;
+}
+
+static void fill_need(Request *q, uint64_t output, bool summary, BudgetNeed *ret) {
+        const json_t *provider = provider_of(q);
+        uint64_t last = summary ? 0 : budget_summary_tokens(q->context->budget) * q->choices;
+        UsagePrice price;
+
+        *ret = (BudgetNeed) {
+                .provider = text_of(q->metered->source->rule, "provider"),
+                .model = q->model,
+                .prices_version = text_of(provider, "prices_version"),
+                .input_tokens = 2 * usage_estimate(provider, buffer_size(&q->held)),
+                .output_tokens = output * q->choices,
+                .summary = summary,
+        };
+        memcpy(ret->call, q->call, sizeof(ret->call));
+        ret->cost_microusd = usage_cost_at_most(provider, q->model, ret->input_tokens, ret->output_tokens, &price);
+        ret->price = usage_price_name(price);
+        if (last > 0) {
+                ret->summary_tokens = ret->input_tokens + last;
+                ret->summary_cost_microusd = usage_cost_at_most(provider, q->model, ret->input_tokens, last, NULL);
+        }
+}
+
+/* The largest output that fits into what is left; 0: none worth asking for. */
+static uint64_t output_that_fits(const Request *q, const BudgetAnswer *a, uint64_t most) {
+        const json_t *provider = provider_of(q);
+        uint64_t input = 2 * usage_estimate(provider, buffer_size(&q->held)), fits = most, left;
+        uint64_t input_cost = usage_cost_at_most(provider, q->model, input, 0, NULL);
+
+        if (a->room_tokens != BUDGET_NO_CAP) {
+                left = a->room_tokens > input ? (a->room_tokens - input) / q->choices : 0;
+                fits = left < fits ? left : fits;
+        }
+        if (a->room_cost != BUDGET_NO_CAP) {
+                left = a->room_cost > input_cost ? usage_output_for(provider, q->model, a->room_cost - input_cost) / q->choices : 0;
+                fits = left < fits ? left : fits;
+        }
+        return fits >= OUTPUT_MIN ? fits : 0;
+}
+
+static int write_output(Request *q, uint64_t output) {
+        size_t begin, end, size = buffer_size(&q->held);
+        Buffer out = {};
+        char digits[24];
+        int r;
+
+        if (!find_output(q, &begin, &end))
+                return -ENOENT;
+        (void) snprintf(digits, sizeof(digits), "%" PRIu64, output);
+        if ((r = buffer_append(&out, buffer_data(&q->held), begin)) < 0 || (r = buffer_append_text(&out, digits)) < 0 ||
+            (r = buffer_append(&out, buffer_data(&q->held) + end, size - end)) < 0) {
+                buffer_done(&out);
+                return r;
+        }
+        buffer_done(&q->held);
+        q->held = out;
+        q->held_head->length = buffer_size(&out);
+        return 0;
+}
+
+/* ---- reserving ---- */
+
+static int ask(Request *q, uint64_t output, bool summary);
+
+/* Over a cap: may the call be made so small that it fits, or be the last one? 1: it is asked for again. */
+static int make_smaller(Request *q, const BudgetAnswer *a) {
+        size_t begin, end;
+        uint64_t output;
+        bool summary;
+        int r;
+
+        /* places for credentials in the body are where they were found */
+        if (q->n_asks >= 3 || q->plan.n_body > 0 || !find_output(q, &begin, &end))
+                return 0;
+        /* what is to stay free for a last call is not there for this one */
+        output = a->lower && a->summary_tokens == 0 && q->n_asks < 2 ? output_that_fits(q, a, q->wanted_tokens) : 0;
+        summary = output == 0 && a->summary_tokens > 0;
+        if (summary)
+                output = output_that_fits(q, a, q->wanted_tokens < a->summary_tokens ? q->wanted_tokens : a->summary_tokens);
+        if (output == 0)
+                return 0;
+
+        if (output < q->wanted_tokens) {
+                r = write_output(q, output);
+                if (r < 0)
+                        return r;
+                log_info("a model call was made smaller: %" PRIu64 " tokens of output instead of %" PRIu64, output, q->wanted_tokens);
+        }
+        r = ask(q, output, summary);
+        return r < 0 ? r : 1;
+}
+
+static void request_on_budget(const BudgetAnswer *a, void *userdata) {
+        Request *q = userdata;
+        Refusal refusal;
+        int r = 0;
+
+        q->budget_ask = NULL;
+        switch (a->verdict) {
+        case BUDGET_GRANTED:
+                q->reserved = true;
+                break;
+        case BUDGET_REFUSED:
+                r = make_smaller(q, a);
+                if (r > 0)
+                        return;
+                if (r == 0)
+                        r = refuse_budget(q, "over-budget", a->reason, &refusal);
+                break;
+        case BUDGET_UNAVAILABLE:
+                refusal_set(&refusal, 503, "unavailable", "default", a->reason);
+                r = REQUEST_E_REFUSED;
+                break;
+        }
+        request_settle(q, r, &refusal);
+}
+
+static int ask(Request *q, uint64_t output, bool summary) {
+        BudgetNeed need;
+
+        q->n_asks++;
+        fill_need(q, output, summary, &need);
+        return budget_reserve(q->context->budget, &need, request_on_budget, q, &q->budget_ask);
+}
+
+int request_reserve(Request *q, Refusal *ret) {
+        int r;
+
+        r = read_need(q, ret);
+        if (r != 0)
+                return r;
+        usage_report_new_id(q->context->usage, q->call);
+        q->n_asks = 0;
+        return ask(q, q->wanted_tokens, false);
+}
+
+/* The request is over, or will never leave. */
+void request_release(Request *q) {
+        q->budget_ask = budget_ask_free(q->budget_ask);
+        if (q->reserved)
+                budget_release(q->context->budget, q->call);
+        q->reserved = false;
+}

@@ -1,0 +1,17 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What the tests of metering share."""
+
+import json
+
+
+def seal_openai(host):
+    """The second provider's key, once a boot."""
+    if "openai" not in host.run("ls /var/lib/anchorhold/credentials").stdout.split():
+        host.seal_credential("openai", "sk-proj-REALKEYREALKEYREALKEYREALKEYREALKEYREALKEY")
+
+
+def records(host, event, **fields):
+    """The data of the audit records of one event, of a run or an item."""
+    matches = [f"ANCHORHOLD_{name.upper()}={value}" for name, value in fields.items()]
+    lines = host.run(["journalctl", "--namespace=anchorhold", "--no-pager", "-o", "json", f"ANCHORHOLD_EVENT={event}", *matches]).stdout.splitlines()
+    return [json.loads(json.loads(line)["ANCHORHOLD_DATA"]) for line in lines]

@@ -1,0 +1,249 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+
+/* Model calls of a run that has a budget: what is reserved for them, what becomes of one that does not fit, and what when nobody answers. */
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "budget-world.h"
+
+/* ---- the origin ---- */
+
+static char body[4096];
+
+static bool origin_answer(World *w, SSL *ssl, ssize_t length) {
+        (void) snprintf(body, sizeof(body), "%.*s", (int) length, w->seen + strlen(w->seen) + 2);
+        return origin_send(ssl, "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 60\r\n\r\n"
+                                "{\"model\":\"m\", \"usage\":{\"input_tokens\":3, \"output_tokens\":4}}");
+}
+
+static int begin(void **state) {
+        World *w;
+
+        body[0] = 0;
+        if (set_up(state) != 0)
+                return -1;
+        w = *state;
+        w->answer = origin_answer;
+        budget_world_begin(w);
+        return 0;
+}
+
+static int end(void **state) {
+        World *w = *state;
+
+        exchange_close_all(&w->context);
+        budget_world_end(w);
+        return tear_down(state);
+}
+
+/* ---- tests ---- */
+
+#define POST(size) "POST /v1/messages HTTP/1.1\r\nHost: " NAME "\r\n" KEY "Content-Length: " #size "\r\n\r\n"
+#define BODY "{\"max_tokens\" : 100,\"model\":\"m\",\"x\":\"\\u00e9\"}"
+
+static char answer[8192];
+
+static void client_of(World *w, const char *request) {
+        SSL *ssl = client_connect(w, NAME);
+
+        EXPECT(ssl);
+        answer[0] = 0;
+        if (!ssl)
+                return;
+        EXPECT(client_send(ssl, request));
+        EXPECT(client_await(ssl, "}", answer, sizeof(answer)));
+        (void) client_await(ssl, "}}", answer, sizeof(answer));
+        (void) SSL_shutdown(ssl);
+        SSL_free(ssl);
+}
+
+static void client_of_call(World *w) {
+        client_of(w, POST(45) BODY);
+}
+static void client_of_chunks(World *w) {
+        client_of(w, "POST /v1/messages HTTP/1.1\r\nHost: " NAME "\r\n" KEY "Transfer-Encoding: chunked\r\n\r\n5\r\n{\"max\r\n28\r\n_tokens\" : 100,\"model\":\"m\",\"x\":\"\\u00e9\"}\r\n0\r\n\r\n");
+}
+static void client_of_twice(World *w) {
+        client_of(w, POST(35) "{\"max_tokens\":1,\"max_tokens\":90000}");
+}
+static void client_of_no_json(World *w) {
+        client_of(w, POST(2) "xy");
+}
+static void client_of_no_number(World *w) {
+        client_of(w, POST(18) "{\"max_tokens\":\"1\"}");
+}
+static void client_of_encoded(World *w) {
+        client_of(w, "POST /v1/messages HTTP/1.1\r\nHost: " NAME "\r\n" KEY "Content-Encoding: gzip\r\nContent-Length: 2\r\n\r\n{}");
+}
+static void client_of_unknown(World *w) {
+        client_of(w, "POST /v1/batches HTTP/1.1\r\nHost: " NAME "\r\n" KEY "Content-Length: 2\r\n\r\n{}");
+}
+static void client_of_free(World *w) {
+        client_of(w, "GET /v1/models HTTP/1.1\r\nHost: " NAME "\r\n" KEY "\r\n");
+}
+static void client_of_misuse(World *w) {
+        client_of(w, POST(37) "{\"x\":\"" OTHER "\"}");
+}
+
+/* So that it is known whether there is a cap. */
+static void learn_terms(World *w) {
+        while (anchord.n_terms == 0)
+                assert_true(sd_event_run(w->event, 50000) >= 0);
+        while (sd_event_run(w->event, 50000) > 0)
+                ;
+}
+
+static void test_granted(void **state) {
+        World *w = *state;
+
+        play(w, client_of_call);
+        assert_non_null(strstr(answer, "HTTP/1.1 200 "));
+        assert_string_equal(body, BODY);
+        assert_int_equal(anchord.n_reserved, 1);
+        assert_int_equal(anchord.n_unreserved, 0);
+        assert_int_equal(anchord.last_output, 100);
+        assert_int_equal(json_integer_value(json_object_get(w->usage, "output_tokens")), 4);
+        assert_non_null(json_string_value(json_object_get(w->usage, "call")));
+
+        /* the other framing comes to the same */
+        play(w, client_of_chunks);
+        assert_string_equal(body, BODY);
+        assert_int_equal(anchord.n_reserved, 2);
+}
+
+static void test_not_capped(void **state) {
+        World *w = *state;
+
+        anchord.capped = false;
+        learn_terms(w);
+        play(w, client_of_call);
+        play(w, client_of_unknown);
+        assert_non_null(strstr(answer, "HTTP/1.1 200 "));
+        assert_int_equal(anchord.n_reserved, 0);
+}
+
+static void test_refused(void **state) {
+        World *w = *state;
+
+        anchord.room_tokens = 50;
+        play(w, client_of_call);
+        assert_non_null(strstr(answer, "HTTP/1.1 402 "));
+        assert_non_null(strstr(answer, "X-Should-Retry: false\r\n"));
+        assert_non_null(strstr(answer, "\"type\":\"billing_error\""));
+        assert_non_null(strstr(answer, "over budget: said so"));
+        assert_int_equal(w->n_accepted, 0);
+        assert_int_equal(anchord.n_over, 1);
+        assert_string_equal(anchord.over, "over budget: said so");
+        assert_null(w->usage);
+        assert_true(logged(w, "\"reason\":\"over-budget\""));
+
+        (void) json_object_set_new(w->credentials[0].source->provider, "api", json_string("openai"));
+        play(w, client_of_call);
+        assert_non_null(strstr(answer, "HTTP/1.1 429 "));
+        assert_non_null(strstr(answer, "\"code\":\"insufficient_quota\""));
+        assert_int_equal(anchord.n_over, 1); /* said once */
+}
+
+static void test_made_smaller(void **state) {
+        World *w = *state;
+
+        anchord.room_tokens = 90;
+        anchord.lower = true;
+        play(w, client_of_call);
+        assert_non_null(strstr(answer, "HTTP/1.1 200 "));
+        assert_int_equal(anchord.last_output, 90 - 24); /* twice 45 bytes' worth of input */
+        assert_string_equal(body, "{\"max_tokens\" : 66,\"model\":\"m\",\"x\":\"\\u00e9\"}");
+        assert_non_null(strstr(w->seen, "Content-Length: 44\r\n"));
+        assert_int_equal(anchord.n_over, 0);
+
+        /* so little is left that it is not worth asking for */
+        anchord.room_tokens = 30;
+        play(w, client_of_call);
+        assert_non_null(strstr(answer, "HTTP/1.1 402 "));
+}
+
+static void test_last_call(void **state) {
+        World *w = *state;
+
+        anchord.room_tokens = 90;
+        anchord.summary = 20;
+        play(w, client_of_call);
+        assert_non_null(strstr(answer, "HTTP/1.1 200 "));
+        assert_string_equal(body, "{\"max_tokens\" : 20,\"model\":\"m\",\"x\":\"\\u00e9\"}");
+}
+
+static void test_what_cannot_be_counted(void **state) {
+        static const struct {
+                void (*client)(World *w);
+                const char *status, *reason;
+        } cases[] = {
+                { client_of_twice, " 400 ", "unreadable-request" }, { client_of_no_json, " 400 ", "unreadable-request" },
+                { client_of_no_number, " 400 ", "unreadable-request" }, { client_of_encoded, " 415 ", "encoded-request" },
+                { client_of_unknown, " 403 ", "unmetered" }, { client_of_misuse, " 403 ", "credential-misuse" },
+        };
+        World *w = *state;
+
+        learn_terms(w);
+        for (size_t i = 0; i < ELEMENTSOF(cases); i++) {
+                play(w, cases[i].client);
+                assert_non_null(strstr(answer, cases[i].status));
+                assert_non_null(strstr(answer, cases[i].reason));
+        }
+        (void) json_object_del(json_object_get(w->credentials[0].source->provider, "prices"), "default");
+        play(w, client_of_call);
+        assert_non_null(strstr(answer, "unpriced"));
+        assert_int_equal(w->n_accepted, 0);
+        assert_int_equal(anchord.n_reserved, 0);
+        play(w, client_of_free);
+        assert_non_null(strstr(answer, "HTTP/1.1 200 "));
+}
+
+/* From the block that came with the last answer: one call fits, and is recorded later; for the next one somebody must answer. */
+static void test_nobody_answers(void **state) {
+        World *w = *state;
+
+        play(w, client_of_call);
+        assert_int_equal(anchord.n_reserved, 1);
+        anchord.silent = true;
+        play(w, client_of_call);
+        assert_non_null(strstr(answer, "HTTP/1.1 200 "));
+        assert_int_equal(anchord.n_taken, 0);
+        anchord.silent = false;
+        for (unsigned i = 0; i < 100 && anchord.n_taken == 0; i++)
+                assert_true(sd_event_run(w->event, 50000) >= 0);
+        assert_int_equal(anchord.n_taken, 1);
+        while (sd_event_run(w->event, 50000) > 0)
+                ;
+
+        play(w, client_of_call);
+        assert_int_equal(anchord.n_taken, 1);
+        assert_int_equal(anchord.n_reserved, 3);
+}
+
+/* What was reserved and did not leave is given back. */
+static void test_origin_is_not_there(void **state) {
+        World *w = *state;
+
+        (void) shutdown(w->origin_fd, SHUT_RDWR);
+        play(w, client_of_call);
+        assert_non_null(strstr(answer, "HTTP/1.1 502 "));
+        assert_int_equal(anchord.n_reserved, 1);
+        assert_int_equal(anchord.n_unreserved, 1);
+        assert_null(w->usage);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
+
+int main(void) {
+        const struct CMUnitTest tests[] = {
+                TEST(test_granted), TEST(test_not_capped), TEST(test_refused), TEST(test_made_smaller), TEST(test_last_call),
+                TEST(test_what_cannot_be_counted), TEST(test_nobody_answers), TEST(test_origin_is_not_there),
+        };
+
+        return cmocka_run_group_tests(tests, enter_own_world, NULL);
+}
