@@ -26,7 +26,7 @@
 enum {
         TICK_USEC = 2 * 1000 * 1000,
         SWEEP_TICKS = 5,
-        ACCEL_WAIT_USEC = 30 * 1000 * 1000,
+        ACCEL_WAIT_USEC = 90 * 1000 * 1000,
         ACCEL_LOOK_USEC = 250 * 1000,
 };
 
