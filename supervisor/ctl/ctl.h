@@ -44,7 +44,7 @@ typedef struct CtlOptions {
 
         const char *workflow, *repo, *base, *task, *task_file, *source;
         const char *states, *run, *reason, *bundle, *root, *file, *directory, *checkpoints, *key, *method, *path, *name, *within, *from, *by, *since;
-        bool follow, all, hold, blocked, suggest, diff, verify, raw;
+        bool follow, all, hold, blocked, suggest, diff, verify, raw, apply;
         uint64_t limit;
 
         uint64_t given;      /* a bit for each entry of the options' table */
@@ -108,6 +108,9 @@ CtlExit ctl_verb_credential_remove(Ctl *ctl);
 CtlExit ctl_verb_audit_verify(Ctl *ctl);
 CtlExit ctl_verb_status(Ctl *ctl);
 CtlExit ctl_verb_doctor(Ctl *ctl);
+CtlExit ctl_verb_host_status(Ctl *ctl);
+CtlExit ctl_verb_host_upgrade(Ctl *ctl);
+CtlExit ctl_verb_host_rollback(Ctl *ctl);
 CtlExit ctl_verb_host_drain(Ctl *ctl);
 CtlExit ctl_verb_host_undrain(Ctl *ctl);
 CtlExit ctl_verb_version(Ctl *ctl);
@@ -119,7 +122,7 @@ typedef enum CtlVerb {
         VERB_SUBMIT, VERB_RUN, VERB_LIST, VERB_SHOW, VERB_COST, VERB_LOGS, VERB_STOP, VERB_RELEASE, VERB_RESULT,
         VERB_POLICY_CHECK, VERB_POLICY_EXPLAIN, VERB_POLICY_TEST, VERB_POLICY_IMPORT, VERB_POLICY_LOG, VERB_POLICY_ALLOW, VERB_POLICY_DENY, VERB_POLICY_RELOAD,
         VERB_CREDENTIAL_ADD, VERB_CREDENTIAL_LIST, VERB_CREDENTIAL_ROTATE, VERB_CREDENTIAL_REMOVE, VERB_AUDIT_VERIFY,
-        VERB_STATUS, VERB_DOCTOR, VERB_HOST_DRAIN, VERB_HOST_UNDRAIN, VERB_VERSION, VERB_HELP,
+        VERB_STATUS, VERB_DOCTOR, VERB_HOST_STATUS, VERB_HOST_UPGRADE, VERB_HOST_ROLLBACK, VERB_HOST_DRAIN, VERB_HOST_UNDRAIN, VERB_VERSION, VERB_HELP,
         _VERBS,
 } CtlVerb;
 

@@ -4,6 +4,7 @@ LIB_SRCS += supervisor/ctl/ctl.c \
             supervisor/ctl/ctl-cost.c \
             supervisor/ctl/ctl-credential.c \
             supervisor/ctl/ctl-credential-host.c \
+            supervisor/ctl/ctl-deployment.c \
             supervisor/ctl/ctl-doctor.c \
             supervisor/ctl/ctl-drain.c \
             supervisor/ctl/ctl-egress.c \

@@ -1,0 +1,238 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+
+/*
+ * host-health.service makes the checks; boot-complete.target requires it. When it fails, or does not end in its time,
+ * systemd starts host-rollback.service, which decides: an image that never worked here is left for the other deployment, its
+ * digest remembered and never staged again; the system that survives writes the story into the audit log, since the one that
+ * failed may have no audit log that works. Otherwise the host stays up and leases nothing, and says so.
+ *
+ * So a bad image costs two boots. What the two write is durable before the reboot that rests on it: a power cut in
+ * between makes the check once more.
+ */
+
+#include "host/health.h"
+
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "audit/audit-api.h"
+#include "host/host-state.h"
+#include "ipc/ipc.h"
+#include "util/json.h"
+#include "util/log.h"
+
+#define API "/run/anchorhold/api.sock"
+#define LEDGER "/var/lib/anchorhold/ledger/ledger.db"
+
+enum {
+        SUPERVISOR_WAIT_USEC = 90 * 1000 * 1000,
+        CALL_USEC = 10 * 1000 * 1000,
+        LOOK_USEC = 500 * 1000,
+};
+
+static int call(const char *path, const char *method, json_t *params, json_t **ret) {
+        _cleanup_(ipc_client_freep) IpcClient *c = NULL;
+        _cleanup_free_ char *error = NULL;
+        json_t *reply = NULL;
+        int r;
+
+        r = ipc_client_new(&c, NULL, path);
+        if (r < 0) {
+                (void) json_unref(params);
+                return r;
+        }
+        r = ipc_client_call(c, method, params, NULL, 0, CALL_USEC, &reply, &error, NULL, 0);
+        if (r >= 0 && ret)
+                *ret = reply;
+        else
+                (void) json_unref(reply);
+        return r;
+}
+
+/* ---- the checks ---- */
+
+/* What keeps the host from being ready, or NULL. */
+static const char *not_ready(const json_t *status, char *buffer, size_t size) {
+        const char *name;
+        json_t *state;
+
+        if (!json_is_true(json_object_get(status, "ready")))
+                return "anchord has not settled what an earlier life left";
+        json_object_foreach(json_object_get(status, "enforcers"), name, state)
+                if (strcmp(json_string_value(state) ?: "", "ok") != 0) {
+                        (void) snprintf(buffer, size, "%s: %s", name, json_string_value(state) ?: "?");
+                        return buffer;
+                }
+        if (!json_is_string(json_object_get(json_object_get(status, "accelerator"), "accel")))
+                return "it is not known yet whether microVMs run under KVM";
+        return NULL;
+}
+
+static int check_supervisor(char *reason, size_t size) {
+        uint64_t until = time_monotonic() + SUPERVISOR_WAIT_USEC;
+        char buffer[128];
+        const char *why;
+
+        do {
+                _cleanup_json_ json_t *status = NULL;
+                int r;
+
+                r = call(API, "io.anchorhold.Manager.Status", json_object(), &status);
+                why = r < 0 ? strerror(-r) : not_ready(status, buffer, sizeof(buffer));
+                if (!why)
+                        return 0;
+                (void) usleep(LOOK_USEC);
+        } while (time_monotonic() < until);
+
+        (void) snprintf(reason, size, "the supervisor is not ready: %s", why);
+        return -EPROTO;
+}
+
+/* By SQLite's own program and as the ledger's owner: nothing that root opens or makes is in anchord's way. */
+static int check_ledger(char *reason, size_t size) {
+        _cleanup_free_ char *out = NULL;
+        int r;
+
+        r = command_run((const char *const[]) { "setpriv", "--reuid=anchorhold", "--regid=anchorhold", "--clear-groups", "--",
+                                                "sqlite3", "-readonly", LEDGER, "PRAGMA integrity_check", NULL }, NULL, &out, NULL);
+        if (r == 0 && out && strcmp(out, "ok\n") == 0)
+                return 0;
+        (void) snprintf(reason, size, "the ledger is damaged: %.120s", r < 0 ? strerror(-r) : out ?: "");
+        return -EPROTO;
+}
+
+static int check_audit(char *reason, size_t size) {
+        int r;
+
+        r = command_run((const char *const[]) { "anchorctl", "audit", "verify", "--quiet", NULL }, NULL, NULL, NULL);
+        if (r == 0)
+                return 0;
+        (void) snprintf(reason, size, "the audit log does not verify (anchorctl audit verify: status %d)", r);
+        return -EPROTO;
+}
+
+/* A real run, with everything that one has: each of its units proves the fence to itself, and anchor-check asks all layers. */
+static int check_run(char *reason, size_t size) {
+        _cleanup_json_ json_t *status = NULL;
+        int r;
+
+        r = call(API, "io.anchorhold.Manager.Status", json_object(), &status);
+        if (r >= 0 && json_is_true(json_object_get(status, "hold"))) {
+                log_notice("leases are on hold: no microVM is tried");
+                return 0;
+        }
+        r = command_run((const char *const[]) { "anchorctl", "run", "--workflow=exec", "--", "/bin/true", NULL }, NULL, NULL, NULL);
+        if (r == 0)
+                return 0;
+        (void) snprintf(reason, size, "a run of /bin/true ends with status %d", r);
+        return -EPROTO;
+}
+
+int health_check(char *reason, size_t size) {
+        static const struct {
+                const char *what;
+                int (*check)(char *reason, size_t size);
+        } checks[] = {
+                { "the supervisor answers", check_supervisor },
+                { "the ledger is whole", check_ledger },
+                { "the audit log verifies", check_audit },
+                { "a microVM runs, fenced", check_run },
+        };
+
+        for (size_t i = 0; i < ELEMENTSOF(checks); i++) {
+                int r = checks[i].check(reason, size);
+
+                if (r < 0)
+                        return r;
+                log_info("%s", checks[i].what);
+        }
+        return 0;
+}
+
+/* ---- what follows ---- */
+
+static int record(const char *event, json_t *data) {
+        return call(AUDIT_SOCKET, AUDIT_INTERFACE ".Append", json_pack("{s:s, s:o}", "event", event, "data", data), NULL);
+}
+
+static void tell_rejections(json_t *state) {
+        const char *digest;
+        json_t *entry;
+
+        json_object_foreach(json_object_get(state, "rejected"), digest, entry) {
+                if (json_is_true(json_object_get(entry, "told")))
+                        continue;
+                if (record("host.rolled_back", json_pack("{s:s, s:O, s:O}", "digest", digest, "reason", json_object_get(entry, "reason"),
+                                                         "time", json_object_get(entry, "time"))) >= 0)
+                        (void) json_object_set_new(entry, "told", json_true());
+        }
+}
+
+static int booted_image(HostDeployments *d, const HostDeployment **ret) {
+        char why[HOST_REASON_SIZE] = "this host was not booted from a deployment";
+        const HostOs *os = host_os();
+
+        *ret = NULL;
+        if (!os || os->list(d, why) < 0) {
+                log_error("%s", why);
+                return -ENOENT;
+        }
+        *ret = host_find(d, HOST_BOOTED);
+        return *ret && *(*ret)->digest ? 0 : -ENOENT;
+}
+
+int health_passed(void) {
+        _cleanup_json_ json_t *state = NULL;
+        const HostDeployment *booted;
+        HostDeployments d = {};
+        bool first;
+        int r;
+
+        r = booted_image(&d, &booted);
+        if (r < 0)
+                return r;
+        state = host_state_load(HOST_STATE);
+        first = !host_state_is_healthy(state, booted->digest);
+        if (first)
+                (void) record("host.healthy", json_pack("{s:s}", "digest", booted->digest));
+        tell_rejections(state);
+        r = host_state_set_healthy(state, booted->digest);
+        return r < 0 ? r : host_state_save(HOST_STATE, state);
+}
+
+/* What is wrong with both deployments, or with this one alone, needs a person; until then nothing runs here. */
+static int stay(const char *reason, const char *why) {
+        _cleanup_free_ char *text = text_format("this boot failed its health check: %s", reason);
+
+        log_error("%s; no way back: %s. The host stays up and leases nothing.", text ?: reason, why);
+        (void) record("host.unhealthy", json_pack("{s:s, s:s}", "reason", reason, "stays", why));
+        return call(API, "io.anchorhold.Manager.Hold", json_pack("{s:b, s:s}", "on", 1, "reason", text ?: reason), NULL);
+}
+
+int health_failed(const char *reason) {
+        char why_not[HOST_REASON_SIZE] = "";
+        _cleanup_json_ json_t *state = NULL;
+        const HostDeployment *booted;
+        const char *why = NULL;
+        HostDeployments d = {};
+        int r;
+
+        state = host_state_load(HOST_STATE);
+        r = booted_image(&d, &booted);
+        if (r < 0 || !host_state_goes_back(state, &d, &why))
+                return stay(reason, why ?: "it is not known which deployments there are");
+
+        r = host_state_reject(state, booted->digest, reason);
+        if (r >= 0)
+                r = host_state_save(HOST_STATE, state);
+        if (r < 0)
+                return stay(reason, "the rejection cannot be recorded");
+        r = host_os()->rollback(&d, why_not);
+        if (r < 0)
+                return stay(reason, why_not);
+
+        log_error("image sha256:%s failed its health check: %s. Going back.", booted->digest, reason);
+        r = command_run((const char *const[]) { "systemctl", "reboot", NULL }, NULL, NULL, NULL);
+        return r == 0 ? 0 : -EIO;
+}

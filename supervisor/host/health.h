@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+#pragma once
+
+/* The gate of a boot: does this host do what it is for? And what becomes of it if not. */
+
+#include <stddef.h>
+
+#define HEALTH_REASON "/run/anchorhold/health"
+
+/* Makes every check, in order, and stops at the first that fails: 0, or -EPROTO with why in reason. */
+int health_check(char *reason, size_t size);
+/* The booted image has passed: remembered, recorded, and with it the story of what was rejected before. */
+int health_passed(void);
+/* It has not: back to the other deployment and reboot, or (host_state_goes_back()) stay, on hold. reason is from the check. */
+int health_failed(const char *reason);

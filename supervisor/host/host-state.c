@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+#include "host/host-state.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+
+#include "util/io.h"
+#include "util/json.h"
+#include "util/log.h"
+
+enum { STATE_MAX = 1024 * 1024, HEALTHY_MAX = 64 };
+
+json_t *host_state_load(const char *path) {
+        _cleanup_free_ char *text = NULL;
+        json_t *state = NULL;
+        size_t size;
+        int r;
+
+        r = io_read_file(AT_FDCWD, path, STATE_MAX, &text, &size);
+        if (r >= 0)
+                r = json_parse(text, size, &state, NULL);
+        if (r >= 0 && json_is_object(state))
+                return state;
+
+        if (r != -ENOENT)
+                log_warning("%s cannot be read; what is known about images is forgotten", path);
+        (void) json_unref(state);
+        return json_object();
+}
+
+int host_state_save(const char *path, const json_t *state) {
+        _cleanup_free_ char *text = json_canonical(state);
+
+        return text ? io_write_file_atomic(AT_FDCWD, path, text, strlen(text), 0600) : -ENOMEM;
+}
+
+bool host_state_is_healthy(const json_t *state, const char *digest) {
+        const json_t *one;
+        size_t i;
+
+        json_array_foreach(json_object_get(state, "healthy"), i, one)
+                if (strcmp(json_string_value(one) ?: "", digest) == 0)
+                        return true;
+        return false;
+}
+
+int host_state_set_healthy(json_t *state, const char *digest) {
+        json_t *list = json_object_get(state, "healthy");
+
+        if (host_state_is_healthy(state, digest))
+                return 0;
+        if (!json_is_array(list)) {
+                list = json_array();
+                if (!list || json_object_set_new(state, "healthy", list) < 0)
+                        return -ENOMEM;
+        }
+        while (json_array_size(list) >= HEALTHY_MAX)
+                (void) json_array_remove(list, 0);
+        return json_array_append_new(list, json_string(digest)) < 0 ? -ENOMEM : 0;
+}
+
+const json_t *host_state_rejected(const json_t *state, const char *digest) {
+        return json_object_get(json_object_get(state, "rejected"), digest);
+}
+
+int host_state_reject(json_t *state, const char *digest, const char *reason) {
+        json_t *rejected = json_object_get(state, "rejected");
+        char time[TIME_TEXT_SIZE];
+
+        if (!json_is_object(rejected)) {
+                rejected = json_object();
+                if (!rejected || json_object_set_new(state, "rejected", rejected) < 0)
+                        return -ENOMEM;
+        }
+        text_time(time_realtime(), time);
+        return json_object_set_new(rejected, digest, json_pack("{s:s, s:s, s:b}", "reason", reason, "time", time, "told", 0)) < 0 ? -ENOMEM : 0;
+}
+
+bool host_state_goes_back(const json_t *state, const HostDeployments *d, const char **ret_why) {
+        const HostDeployment *booted = host_find(d, HOST_BOOTED), *back = host_find(d, HOST_ROLLBACK);
+
+        *ret_why = NULL;
+        if (!booted || !*booted->digest)
+                *ret_why = "it is not known which image this is";
+        else if (host_state_is_healthy(state, booted->digest))
+                *ret_why = "this image has worked on this host before";
+        else if (!back)
+                *ret_why = "there is no other deployment";
+        else if (*back->digest && host_state_rejected(state, back->digest))
+                *ret_why = "the other deployment was rejected as well";
+        return !*ret_why;
+}

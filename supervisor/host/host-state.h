@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+#pragma once
+
+/*
+ * What this host has learned about images, whichever of them it runs: /var/lib/anchorhold/host/state.json
+ *
+ *   { "image": NAME,                      what the last upgrade was from
+ *     "healthy": [DIGEST, …],             passed the gate here at least once
+ *     "rejected": { DIGEST: { "reason": TEXT, "time": RFC3339, "told": BOOL } } }
+ *
+ * A rejected image is not staged again. `told`: the audit log has the story, written by the system that survived.
+ */
+
+#include "host/host-os.h"
+
+#define HOST_STATE "/var/lib/anchorhold/host/state.json"
+
+/* The caller's; {} if there is none yet, or it cannot be read (logged). */
+json_t *host_state_load(const char *path);
+int host_state_save(const char *path, const json_t *state);
+
+bool host_state_is_healthy(const json_t *state, const char *digest);
+int host_state_set_healthy(json_t *state, const char *digest);
+/* The entry of a rejected image, or NULL. Borrowed. */
+const json_t *host_state_rejected(const json_t *state, const char *digest);
+int host_state_reject(json_t *state, const char *digest, const char *reason);
+
+/* After a boot that failed its gate: is this host to go back? Not from an image that has worked here, since then the fault is
+ * likely in what both share, and not to one that was rejected as well: somewhere it must end. Otherwise *ret_why says why not. */
+bool host_state_goes_back(const json_t *state, const HostDeployments *d, const char **ret_why);

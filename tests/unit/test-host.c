@@ -1,0 +1,227 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+
+/* What is read from the tools that replace the operating system, what is remembered about images, and when a host goes back. */
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <fcntl.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "host/host-state.h"
+#include "util/io.h"
+#include "util/json.h"
+
+#define A "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
+#define B "bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb"
+#define C "cccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccc"
+
+static int ostree(const char *text, HostDeployments *ret) {
+        return host_ostree_parse(text, strlen(text), ret);
+}
+
+static int bootc(const char *text, HostDeployments *ret) {
+        return host_bootc_parse(text, strlen(text), ret);
+}
+
+static void test_ostree(void **state) {
+        HostDeployments d = {};
+
+        /* as ostree 2026.4 prints it */
+        assert_int_equal(ostree("{\"deployments\": ["
+                                "{\"checksum\": \"" C "\", \"index\": 0, \"booted\": false, \"pending\": false, \"rollback\": false, \"staged\": true, \"version\": \"" C "\"},"
+                                "{\"checksum\": \"" B "\", \"index\": 1, \"booted\": true, \"pending\": false, \"rollback\": false, \"staged\": false, \"version\": \"" B "\"},"
+                                "{\"checksum\": \"" A "\", \"index\": 2, \"booted\": false, \"pending\": false, \"rollback\": true, \"staged\": false, \"version\": \"1.0\"}]}", &d), 0);
+        assert_int_equal(d.n, 3);
+        assert_string_equal(host_find(&d, HOST_BOOTED)->digest, B);
+        assert_string_equal(host_find(&d, HOST_STAGED)->digest, C);
+        assert_int_equal(host_find(&d, HOST_ROLLBACK)->index, 2);
+        assert_string_equal(host_find(&d, HOST_ROLLBACK)->digest, ""); /* of no image: that is no digest */
+        assert_null(host_find(&d, HOST_PENDING));
+        assert_ptr_equal(host_find_digest(&d, C), &d.list[0]);
+        assert_null(host_find_digest(&d, A));
+
+        assert_int_equal(ostree("{\"deployments\": []}", &d), 0);
+        assert_int_equal(d.n, 0);
+        assert_int_equal(ostree("{\"deployments\": 1}", &d), -EINVAL);
+        assert_int_equal(ostree("{}", &d), -EINVAL);
+        assert_int_equal(ostree("", &d), -EINVAL);
+        assert_int_equal(ostree("{\"deployments\": [1, {\"index\": \"x\"}]}", &d), 0);
+        assert_null(host_find(&d, HOST_BOOTED));
+}
+
+static void test_too_many(void **state) {
+        _cleanup_free_ char *text = strdup("{\"deployments\": [{}");
+        HostDeployments d = {};
+
+        for (unsigned i = 0; i < 40; i++) {
+                char *more = text_format("%s, {\"index\": %u}", text, i);
+
+                free(text);
+                text = more;
+        }
+        assert_int_equal(strlen(text) > 0, 1);
+        {
+                _cleanup_free_ char *all = text_format("%s]}", text);
+
+                assert_int_equal(ostree(all, &d), 0);
+                assert_int_equal(d.n, HOST_DEPLOYMENTS_MAX);
+        }
+}
+
+static void test_bootc(void **state) {
+        HostDeployments d = {};
+
+        assert_int_equal(bootc("{\"apiVersion\": \"org.containers.bootc/v1\", \"kind\": \"BootcHost\", \"status\": {\"staged\": null,"
+                               "\"booted\": {\"image\": {\"image\": {\"image\": \"registry.example/a\", \"transport\": \"registry\"}, \"version\": \"1.2\","
+                               " \"imageDigest\": \"sha256:" B "\"}, \"pinned\": false},"
+                               "\"rollback\": {\"image\": {\"imageDigest\": \"sha256:" A "\", \"version\": null}}}}", &d), 0);
+        assert_int_equal(d.n, 2);
+        assert_string_equal(host_find(&d, HOST_BOOTED)->digest, B);
+        assert_string_equal(host_find(&d, HOST_BOOTED)->version, "1.2");
+        assert_string_equal(host_find(&d, HOST_ROLLBACK)->digest, A);
+        assert_null(host_find(&d, HOST_STAGED));
+        assert_int_equal(bootc("{\"status\": null}", &d), -EINVAL);
+        assert_int_equal(bootc("{\"status\": {\"booted\": {\"image\": {\"imageDigest\": \"md5:00\"}}}}", &d), 0);
+        assert_string_equal(host_find(&d, HOST_BOOTED)->digest, "");
+}
+
+static void test_manifest(void **state) {
+        static const char good[] = "{\"schemaVersion\": 2, \"layers\": [{\"digest\": \"sha256:" A "\", \"size\": 5}, {\"digest\": \"sha256:" B "\", \"size\": 0}]}";
+        static const char *const bad[] = {
+                "", "{}", "{\"layers\": []}", "{\"layers\": {}}", "{\"manifests\": [{\"digest\": \"sha256:" A "\"}]}",
+                "{\"layers\": [{\"digest\": \"" A "\", \"size\": 5}]}",
+                "{\"layers\": [{\"digest\": \"sha256:../../etc\", \"size\": 5}]}",
+                "{\"layers\": [{\"digest\": \"sha256:" A "a\", \"size\": 5}]}",
+                "{\"layers\": [{\"digest\": \"sha256:" A "\", \"size\": -1}]}",
+                "{\"layers\": [{\"digest\": \"sha256:" A "\", \"size\": \"5\"}]}",
+        };
+        HostLayer layers[HOST_LAYERS_MAX];
+        size_t n = 0;
+
+        assert_int_equal(host_manifest_parse(good, strlen(good), layers, &n), 0);
+        assert_int_equal(n, 2);
+        assert_string_equal(layers[1].digest, B);
+        assert_int_equal(layers[0].size, 5);
+        for (size_t i = 0; i < ELEMENTSOF(bad); i++)
+                if (host_manifest_parse(bad[i], strlen(bad[i]), layers, &n) != -EINVAL)
+                        fail_msg("%s", bad[i]);
+}
+
+static void test_state(void **state) {
+        char path[] = "/tmp/anchorhold-host-XXXXXX";
+        _cleanup_json_ json_t *s = NULL, *again = NULL;
+        int fd = mkstemp(path);
+
+        assert_true(fd >= 0);
+        (void) close(fd);
+        s = host_state_load(path); /* empty: nothing is known */
+        assert_int_equal(json_object_size(s), 0);
+        assert_false(host_state_is_healthy(s, A));
+        assert_null(host_state_rejected(s, A));
+        assert_int_equal(host_state_set_healthy(s, A), 0);
+        assert_int_equal(host_state_set_healthy(s, A), 0);
+        assert_int_equal(json_array_size(json_object_get(s, "healthy")), 1);
+        assert_int_equal(host_state_reject(s, B, "does not boot"), 0);
+        assert_int_equal(host_state_save(path, s), 0);
+
+        again = host_state_load(path);
+        assert_true(json_equal(s, again));
+        assert_true(host_state_is_healthy(again, A));
+        assert_false(host_state_is_healthy(again, B));
+        assert_string_equal(json_string_value(json_object_get(host_state_rejected(again, B), "reason")), "does not boot");
+        assert_true(json_is_false(json_object_get(host_state_rejected(again, B), "told")));
+
+        for (unsigned i = 0; i < 100; i++) {
+                char digest[HEX_SHA256_SIZE];
+
+                (void) snprintf(digest, sizeof(digest), "%064x", i);
+                assert_int_equal(host_state_set_healthy(again, digest), 0);
+        }
+        assert_true(json_array_size(json_object_get(again, "healthy")) <= 64);
+        assert_int_equal(unlink(path), 0);
+}
+
+static bool goes_back(json_t *state, const char *booted, const char *back) {
+        HostDeployments d = {};
+        const char *why;
+        bool r;
+
+        if (booted) {
+                d.list[d.n].role = HOST_BOOTED;
+                strcpy(d.list[d.n++].digest, booted);
+        }
+        if (back) {
+                d.list[d.n].role = HOST_ROLLBACK;
+                strcpy(d.list[d.n++].digest, back);
+        }
+        r = host_state_goes_back(state, &d, &why);
+        assert_int_equal(r, !why);
+        return r;
+}
+
+static void test_goes_back(void **state) {
+        _cleanup_json_ json_t *s = json_object();
+
+        assert_true(goes_back(s, A, B));
+        assert_true(goes_back(s, A, "")); /* whatever that is, it was here before */
+        assert_false(goes_back(s, A, NULL));
+        assert_false(goes_back(s, "", B));
+        assert_false(goes_back(s, NULL, B));
+
+        /* both are bad: it ends */
+        assert_int_equal(host_state_reject(s, B, "x"), 0);
+        assert_false(goes_back(s, A, B));
+        assert_true(goes_back(s, B, A)); /* a power cut between rejection and reboot */
+
+        /* it worked here: the fault is in what both share */
+        assert_int_equal(host_state_set_healthy(s, C), 0);
+        assert_false(goes_back(s, C, A));
+}
+
+static void test_command(void **state) {
+        _cleanup_free_ char *out = NULL, *none = NULL;
+        size_t size = 0;
+
+        assert_int_equal(command_run((const char *const[]) { "sh", "-c", "cat; printf 'a\\nb'; exit 3", NULL }, NULL, &out, &size), 3);
+        assert_int_equal(size, 3);
+        assert_string_equal(out, "a\nb");
+        assert_int_equal(command_run((const char *const[]) { "true", NULL }, NULL, NULL, NULL), 0);
+        assert_int_equal(command_run((const char *const[]) { "sh", "-c", "kill -9 $$", NULL }, NULL, NULL, NULL), 128 + 9);
+        assert_int_equal(command_run((const char *const[]) { "/no/such/program", NULL }, NULL, &none, NULL), -ENOENT);
+        assert_int_equal(command_run((const char *const[]) { "yes", NULL }, NULL, &none, NULL), -EFBIG);
+        assert_null(none);
+}
+
+static void tick(void *userdata) {
+        ++*(unsigned *) userdata;
+}
+
+static void test_waiting(void **state) {
+        _cleanup_free_ char *out = NULL;
+        unsigned n = 0;
+
+        assert_int_equal(command_run((const char *const[]) { "sleep", "1.3", NULL }, &(HostWaiting) { tick, &n }, NULL, NULL), 0);
+        assert_int_equal(n, 1);
+        assert_int_equal(command_run((const char *const[]) { "sleep", "1.3", NULL }, &(HostWaiting) { tick, &n }, &out, NULL), 0);
+        assert_int_equal(n, 2);
+}
+
+int main(void) {
+        const struct CMUnitTest tests[] = {
+                cmocka_unit_test(test_ostree),
+                cmocka_unit_test(test_too_many),
+                cmocka_unit_test(test_bootc),
+                cmocka_unit_test(test_manifest),
+                cmocka_unit_test(test_state),
+                cmocka_unit_test(test_goes_back),
+                cmocka_unit_test(test_command),
+                cmocka_unit_test(test_waiting),
+        };
+
+        return cmocka_run_group_tests(tests, NULL, NULL);
+}
