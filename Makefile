@@ -14,7 +14,7 @@ INSIDE := KEEP_ENV="V CC CI FUZZ FUZZ_SECONDS" image/in-buildroot make --no-prin
 
 .PHONY: help
 help:   ## this text
-	@awk -F':.*## ' '/^[a-z-]+:.*## /{ printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{ printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: check
 ifdef T

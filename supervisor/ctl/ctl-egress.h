@@ -9,6 +9,9 @@
 /* Calls io.anchorhold.Egress.METHOD with the caller's own rights. On failure says so and returns the exit status. */
 CtlExit ctl_call_egress(Ctl *ctl, const char *what, const char *method, json_t *params, json_t **ret);
 
+/* The run that is meant by an id: itself, or the one that an item is worked on by now. On failure says so and returns the exit status. */
+CtlExit ctl_find_live_run(Ctl *ctl, const char *what, const char *subject, char ret[static ID_LENGTH + 1]);
+
 /* What a person asks about. */
 typedef struct CtlTarget {
         char name[254];   /* normalised, or a literal address */

@@ -18,7 +18,7 @@ const CtlVerbInfo ctl_verbs[_VERBS] = {
         [VERB_RESULT] = { "result", "ITEM", "Show or fetch an item's result", 1, 1, false, ctl_verb_result },
         [VERB_POLICY_CHECK] = { "policy check", "[FILE…]", "Check the policy files, or egress policies in FILEs, and print every finding", 0, -1, false,
                                 ctl_verb_policy_check },
-        [VERB_POLICY_EXPLAIN] = { "policy explain", "RUN|WORKFLOW URL|HOST:PORT", "Say what becomes of a connection or request, and by which rule",
+        [VERB_POLICY_EXPLAIN] = { "policy explain", "RUN|ITEM|WORKFLOW URL|HOST:PORT", "Say what becomes of a connection or request, and by which rule",
                                   2, 2, false, ctl_verb_policy_explain },
         [VERB_POLICY_TEST] = { "policy test", "FILE CASES", "Ask an egress policy a table of questions", 2, 2, false, ctl_verb_policy_test },
         [VERB_POLICY_IMPORT] = { "policy import", "SETTINGS", "Turn sandbox-runtime settings into an egress policy", 1, 1, false,

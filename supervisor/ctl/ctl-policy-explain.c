@@ -138,6 +138,7 @@ CtlExit ctl_verb_policy_explain(Ctl *ctl) {
         const char *name = ctl->o.args[1], *target = ctl->o.args[2], *reason = NULL, *wrong, *method, *path;
         _cleanup_(ctl_policy_done) CtlPolicy l = {};
         const PolicyWorkflow *w;
+        char run[ID_LENGTH + 1];
         CtlTarget t;
         CtlExit r;
 
@@ -167,6 +168,11 @@ CtlExit ctl_verb_policy_explain(Ctl *ctl) {
                                 ctl_error(ctl, "The workflow %s cannot be used: %s", name, reason);
                                 return CTL_REFUSED;
                         }
+                /* after the workflows, since one of them may be called as an item could be */
+                if (text_is_id('i', name) && !ctl->o.root) {
+                        r = ctl_find_live_run(ctl, "explain the policy", name, run);
+                        return r == CTL_OK ? explain_run(ctl, run, &t, method, path) : r;
+                }
                 ctl_error(ctl, "There is no workflow \"%s\".", name);
                 return CTL_NOT_FOUND;
         }

@@ -7,8 +7,7 @@
 #include "ctl/ctl-egress.h"
 #include "util/json.h"
 
-/* The run that is meant: itself, or the one that an item is worked on by now. */
-static CtlExit find_run(Ctl *ctl, const char *what, const char *subject, char ret[static ID_LENGTH + 1]) {
+CtlExit ctl_find_live_run(Ctl *ctl, const char *what, const char *subject, char ret[static ID_LENGTH + 1]) {
         _cleanup_json_ json_t *reply = NULL;
         const char *run;
         CtlExit r;
@@ -18,7 +17,7 @@ static CtlExit find_run(Ctl *ctl, const char *what, const char *subject, char re
                 return CTL_OK;
         }
         if (!text_is_id('i', subject))
-                return ctl_usage(ctl, "\"%s\" is no run and no item.", subject);
+                return ctl_usage(ctl, "\"%s\" is no run and no item: those are \"r\" or \"i\" and twelve letters and digits.", subject);
 
         r = ctl_call(ctl, what, "Show", json_pack("{s:s}", "item", subject), NULL, 0, &reply, NULL, 0);
         if (r != CTL_OK)
@@ -54,7 +53,7 @@ static CtlExit change(Ctl *ctl, const char *what, const char *method, bool amend
         char run[ID_LENGTH + 1];
         CtlExit r;
 
-        r = find_run(ctl, what, ctl->o.args[1], run);
+        r = ctl_find_live_run(ctl, what, ctl->o.args[1], run);
         if (r == CTL_OK)
                 r = ctl_call_egress(ctl, what, method,
                                     amend ? json_pack("{s:s, s:b, s:s}", "run", run, "allow", allow, "rule", ctl->o.args[2]) : json_pack("{s:s}", "run", run),
