@@ -223,3 +223,16 @@ def test_policy_log_and_audit(host):
         assert re.search(r"denied .*lookup of nowhere\.example\.com: no-rule", table)
     assert "intact" in expect(host, OK, "audit", "verify", user=None).stdout
     assert "may not read the audit log" in expect(host, REFUSED, "audit", "verify", user="operator").stderr
+
+
+def test_policy_explain_takes_a_run_or_its_item(host):
+    run = host.popen(["anchorctl", "run", "--workflow", "exec-net", "--", "sleep", "600"], user="operator", stdout=-1, stderr=-1)
+    item = wait_for(lambda: (newest := host.items()[0])["state"] == "running" and newest["id"])
+    target = ("www.example.org:443", "--json=short")
+    of_item = json.loads(expect(host, OK, "policy", "explain", item, *target).stdout)
+    assert of_item == json.loads(expect(host, OK, "policy", "explain", of_item["run"], *target).stdout)
+    assert of_item["run"] == host.show(item)["runs"][0]["id"] and of_item["verdict"] == "pass"
+    expect(host, REFUSED, "policy", "explain", item, "nowhere.example.com:443")
+    expect(host, OK, "stop", item)
+    run.communicate(timeout=30)
+    assert "no run of" in expect(host, NOT_FOUND, "policy", "explain", item, *target).stderr
