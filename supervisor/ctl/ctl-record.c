@@ -63,24 +63,32 @@ static void write_detail(FILE *f, const char *event, const json_t *data) {
                                format_duration((uint64_t) number(data, "duration_us"), span));
 }
 
-/* Of what the fence counted: neither what it let through nor our own tests of it (net/fence-counts.c). */
-static long long kept_by_fence(const json_t *data) {
-        long long n = 0;
-        const char *name;
-        json_t *count;
-
-        json_object_foreach(json_object_get(data, "fence"), name, count)
-                if (strcmp(name, "connect_allowed") != 0 && strcmp(name, "tested") != 0 && strcmp(name, "create_elsewhere") != 0)
-                        n += json_integer_value(count);
-        return n;
+/* Whether the fence refused something by this name: it is neither what it let through nor our own tests of it (net/fence-counts.c). */
+static bool kept_by_fence(const char *name, const json_t *count) {
+        return json_integer_value(count) > 0 && strcmp(name, "connect_allowed") != 0 && strcmp(name, "tested") != 0 && strcmp(name, "create_elsewhere") != 0;
 }
 
 static void write_totals(FILE *f, const json_t *data) {
-        long long rejected = number(data, "rejected"), kept = kept_by_fence(data);
+        json_t *fence = json_object_get(data, "fence"), *count;
+        long long rejected = number(data, "rejected"), kept = 0;
+        const char *name, *separator = " (";
+
+        json_object_foreach(fence, name, count)
+                if (kept_by_fence(name, count))
+                        kept += json_integer_value(count);
 
         (void) fprintf(f, "in all, %lld packet%s turned away by the guest's network", rejected, rejected == 1 ? "" : "s");
-        if (kept > 0)
-                (void) fprintf(f, ", %lld attempt%s of the run's own processes by the fence", kept, kept == 1 ? "" : "s");
+        if (kept == 0)
+                return;
+
+        /* what a closing connection sends behind its grant is among it: so by name */
+        (void) fprintf(f, ", %lld attempt%s or packet%s of the run's own processes by the fence", kept, kept == 1 ? "" : "s", kept == 1 ? "" : "s");
+        json_object_foreach(fence, name, count)
+                if (kept_by_fence(name, count)) {
+                        (void) fprintf(f, "%s%s %lld", separator, name, (long long) json_integer_value(count));
+                        separator = ", ";
+                }
+        (void) fputc(')', f);
 }
 
 char *ctl_record_text(const char *event, const json_t *data) {
