@@ -12,7 +12,7 @@ import time
 
 import world as worlds
 from fakeguest import CLONE_NEWNET, GATEWAY, FakeGuest, dns
-from test_run_egress import Anchord
+from egressrun import Anchord
 
 RUN, NAME = "r000000bench1", "www.example.org"
 SECONDS, REQUESTS, ROUNDS = 3, 100, 5
