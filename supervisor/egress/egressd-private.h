@@ -14,6 +14,7 @@
 #include "egress/host-addresses.h"
 #include "egress/nat64.h"
 #include "egress/resolver.h"
+#include "egress/untold.h"
 #include "ipc/ipc-waiters.h"
 #include "ipc/ipc.h"
 #include "util/json.h"
@@ -34,6 +35,7 @@ enum {
 typedef struct Registration Registration;
 typedef struct Watcher Watcher;
 typedef struct EgressRequest EgressRequest;
+typedef struct Telling Telling;
 
 struct Egressd {
         sd_event *event;            /* ref */
@@ -46,6 +48,8 @@ struct Egressd {
         bool resolvers_configured;  /* in host.json, so /etc/resolv.conf does not matter */
         struct stat resolv_conf;    /* as it was when it was read */
         Denials *denials;           /* owned */
+        Untold *untold;             /* owned */
+        Telling *tellings;          /* owned; egressd-record.c */
         AddressRange networks[EGRESSD_NETWORKS_MAX];
         size_t n_networks;
         AddressRange nat64[EGRESSD_NAT64_MAX]; /* named in host.json */
@@ -95,6 +99,10 @@ void egressd_deny(Egressd *e, EgressRun *run, const Peer *peer, const char *even
                   uint16_t port, const char *reason, const char *detail);
 bool egressd_over_budget(const EgressRun *run);
 int egressd_new_denials(Egressd *e);
+/* What an earlier life had counted and not told: a record for each run. */
+void egressd_tell_untold(Egressd *e);
+/* After the audit client is gone. */
+void egressd_denials_done(Egressd *e);
 
 /* egressd-connect.c */
 int egressd_on_look(IpcCall *call, json_t *params, void *userdata);

@@ -49,6 +49,86 @@ int egressd_record(Egressd *e, EgressRun *run, const char *event, const char *ac
         return record(e, run, run->id, event, actor, data, done, userdata);
 }
 
+/* ---- denials ---- */
+
+/* A record that stands for some denials, until auditd has acknowledged it. */
+struct Telling {
+        Egressd *egressd; /* borrowed */
+        Telling *next, **prev;
+        char run[ID_LENGTH + 1];
+        UntoldEvent event;
+        uint64_t count;
+};
+
+static UntoldEvent untold_event(const char *event) {
+        return strcmp(event, "dns.refused") == 0 ? UNTOLD_DNS_REFUSED : UNTOLD_EGRESS_DENY;
+}
+
+static Telling *telling_free(Telling *t) {
+        if (t) {
+                *t->prev = t->next;
+                if (t->next)
+                        t->next->prev = t->prev;
+        }
+        free(t);
+        return NULL;
+}
+
+static void on_told(int r, void *userdata) {
+        Telling *t = userdata;
+
+        if (r >= 0)
+                untold_told(t->egressd->untold, t->run, t->event, t->count);
+        (void) telling_free(t);
+}
+
+static int tell(Egressd *e, EgressRun *run, const char *id, const char *event, const char *actor, json_t *data, uint64_t count) {
+        Telling *t = malloc(sizeof(*t));
+        int r;
+
+        if (!t) {
+                json_decref(data);
+                return -ENOMEM;
+        }
+        *t = (Telling) { .egressd = e, .next = e->tellings, .prev = &e->tellings, .event = untold_event(event), .count = count };
+        (void) snprintf(t->run, sizeof(t->run), "%s", id);
+        if (t->next)
+                t->next->prev = &t->next;
+        e->tellings = t;
+
+        r = record(e, run, id, event, actor, data, on_told, t);
+        if (r < 0)
+                (void) telling_free(t);
+        return r;
+}
+
+static void on_left(const char *run, UntoldEvent event, uint64_t count, void *userdata) {
+        const char *name = event == UNTOLD_DNS_REFUSED ? "dns.refused" : "egress.deny";
+        Egressd *e = userdata;
+        int r;
+
+        log_notice("run %s: %llu denials were not in the log when this process ended before", run, (unsigned long long) count);
+        r = untold_add(e->untold, run, event, count); /* until auditd has it */
+        if (r >= 0)
+                r = tell(e, egress_state_find(e->state, run), run, name, NULL,
+                         json_pack("{s:s, s:s, s:s, s:i, s:I, s:s}", "name", "-", "rule", "overflow", "reason", "log-lost", "port", 0, "count",
+                                   (json_int_t) count, "detail", "counted before egressd ended, and not told one by one"),
+                         count);
+        if (r < 0)
+                log_warning_errno(r, "run %s: that could not be recorded", run);
+}
+
+void egressd_tell_untold(Egressd *e) {
+        untold_take(e->untold, on_left, e);
+}
+
+void egressd_denials_done(Egressd *e) {
+        while (e->tellings)
+                (void) telling_free(e->tellings);
+        denials_free(e->denials);
+        untold_free(e->untold);
+}
+
 static bool tell_denial(const Denial *d, bool last, void *userdata) {
         Egressd *e = userdata;
         EgressRun *run = egress_state_find(e->state, d->run);
@@ -64,13 +144,18 @@ static bool tell_denial(const Denial *d, bool last, void *userdata) {
 
         data = json_pack("{s:s, s:s, s:s, s:i, s:I, s:s*}", "name", d->name, "rule", d->rule, "reason", d->reason,
                          "port", d->port, "count", (json_int_t) d->count, "detail", d->detail);
-        r = record(e, run, d->run, d->event, d->unit, data, NULL, NULL);
+        r = tell(e, run, d->run, d->event, d->unit, data, d->count);
         if (r < 0)
                 log_warning_errno(r, "run %s: a denial of %s could not be recorded", d->run, d->name);
         return r >= 0;
 }
 
 int egressd_new_denials(Egressd *e) {
+        int r;
+
+        r = untold_open(&e->untold, EGRESSD_STATE_DIR);
+        if (r < 0)
+                return log_error_errno(r, "cannot open %s/untold", EGRESSD_STATE_DIR);
         return denials_new(&e->denials, tell_denial, e);
 }
 
@@ -95,6 +180,9 @@ void egressd_deny_many(Egressd *e, EgressRun *run, const Peer *peer, const char 
         d.name = safe_name;
         d.detail = safe_detail;
         (void) snprintf(d.run, sizeof(d.run), "%s", run ? run->id : peer->run);
+        r = untold_add(e->untold, d.run, untold_event(event), count > 0 ? count : 1);
+        if (r < 0)
+                log_warning_errno(r, "run %s: a denial would be lost if this process were killed", d.run);
         r = denials_add(e->denials, time_boottime(), &d);
         if (r < 0)
                 log_warning_errno(r, "run %s: a denial of %s could not be counted", d.run, safe_name);

@@ -18,7 +18,7 @@
  * At a crash: registrations, policies with what operators changed, names and grants are on disk; the map's entries are the kernel's. A
  * new process claims those of the grants that it knows and closes the others: open connections go on if it beats within ten seconds, new
  * connects need new grants, and what belongs to owners that do not come back to watch is revoked. Requests under way are lost; their
- * callers see a broken connection and deny.
+ * callers see a broken connection and deny. Denials that were counted and not told are told in sum (untold.c).
  *
  * egressd.c has start-up, egressd-host.c what it takes from the host's configuration, egressd-methods.c the table and the short methods, egressd-connect.c the
  * way from a question to a grant, egressd-watch.c heartbeat and watchers, egressd-record.c the audit side.
@@ -117,6 +117,7 @@ int egressd_new(Egressd **ret, sd_event *event) {
         r = audit_client_new(&e->audit, event);
         if (r < 0)
                 return r;
+        egressd_tell_untold(e);
         r = open_server(e);
         if (r < 0)
                 return r;
@@ -139,7 +140,7 @@ Egressd *egressd_free(Egressd *e) {
         ipc_server_free(e->server);
         audit_client_free(e->audit);
         egressd_registrations_done(e);
-        denials_free(e->denials);
+        egressd_denials_done(e);
         resolver_free(e->resolver);
         host_addresses_free(e->own);
         grant_map_free(e->map);
