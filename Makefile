@@ -41,6 +41,10 @@ fmt: deps ## lay out the C sources as lint wants them
 programs: deps ## compile the programs, the eBPF objects and the unit tests
 	@$(INSIDE) all
 
+.PHONY: shipped
+shipped: deps
+	@$(INSIDE) shipped
+
 .PHONY: unit
 unit: deps ## unit tests, plain
 	@$(INSIDE) unit

@@ -2,7 +2,7 @@
 # The image: what boots, and what it boots in its microVMs.
 
 .PHONY: image-root
-image-root: programs ## everything that the image needs to boot
+image-root: shipped ## everything that the image needs to boot
 	@image/rootfs >/dev/null
 	@image/lockfiles check buildroot rootfs
 
@@ -12,7 +12,7 @@ bootable: ## kernel, initramfs and ostree, which the image needs to boot from a 
 	@image/lockfiles check bootable
 
 .PHONY: templates
-templates: programs ## guest kernel, initrd, root and agents
+templates: shipped ## guest kernel, initrd, root and agents
 	@image/template
 	@image/lockfiles check template-base npm
 
@@ -33,5 +33,5 @@ boot: image-root templates ## boot the image as a container and open a shell in 
 	@image/boot --container --name dev
 
 .PHONY: relock
-relock: programs image-root templates bootable ## take the packages that are there now into image/lock
+relock: image-root templates bootable ## take the packages that are there now into image/lock
 	@image/lockfiles write
