@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 #pragma once
 
-/* Shared by h2-pair.c (life, bytes, bounds), h2-stream.c (one request and its answer), h2-guest.c and h2-origin.c (what the sessions
+/* Shared by h2-pair.c (life, bytes, bounds), h2-stream.c (one request), h2-answer.c (its answer), h2-guest.c and h2-origin.c (what the sessions
  * tell). */
 
 #include <nghttp2/nghttp2.h>
@@ -92,7 +92,11 @@ bool h2_pair_admit_noise(H2Pair *p, unsigned cost);
 int h2_guest_session_new(H2Pair *p, nghttp2_option *option, nghttp2_mem *mem);
 int h2_origin_session_new(H2Pair *p, nghttp2_option *option, nghttp2_mem *mem);
 
-/* h2-stream.c: 0, or negative errno, which ends the pair. */
+/* Negative errno for a failure of nghttp2. */
+int h2_errno(int code);
+bool h2_head_is_grpc(const HttpHead *h);
+
+/* h2-stream.c, h2-answer.c: 0, or negative errno, which ends the pair. */
 int h2_stream_new(H2Stream **ret, H2Pair *p, int32_t guest_id);
 H2Stream *h2_stream_free(H2Stream *s);
 int h2_stream_judge(H2Stream *s, bool ended);
@@ -109,3 +113,12 @@ int h2_stream_end_answer(H2Stream *s, H2Head *trailers);
 /* What nghttp2 asks for when it can send. up: for the origin's session. */
 nghttp2_ssize h2_stream_give(H2Stream *s, bool up, uint8_t *buffer, size_t size, uint32_t *ret_flags);
 void h2_stream_touch(H2Stream *s);
+/* Opens the sender's window by what has left the flow, or never will. */
+void h2_stream_settle(H2Stream *s, H2Flow *flow);
+/* What a field of the answer is for the guest. */
+int h2_stream_add_masked(H2Stream *s, const HttpField *field, H2Fields *fields);
+int h2_stream_keep_trailers(H2Stream *s, H2Flow *flow, const HttpHead *h);
+/* "Go on", or hints. */
+int h2_stream_pass_early_head(H2Stream *s, const H2Fields *fields);
+/* The final head; a body follows unless it has ended. */
+int h2_stream_submit_answer(H2Stream *s, const H2Fields *fields, bool ended);

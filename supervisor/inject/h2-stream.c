@@ -71,7 +71,7 @@ static void count(H2Stream *s, H2Flow *flow) {
 }
 
 /* Opens the sender's window by what has left, or never will. */
-static void settle(H2Stream *s, H2Flow *flow) {
+void h2_stream_settle(H2Stream *s, H2Flow *flow) {
         nghttp2_session *session = flow == &s->up ? s->pair->guest : s->pair->origin;
         int32_t id = flow == &s->up ? s->guest_id : s->origin_id;
         size_t in_hand = buffer_size(&flow->data);
@@ -89,7 +89,7 @@ static void settle(H2Stream *s, H2Flow *flow) {
 static void flow_clear(H2Stream *s, H2Flow *flow) {
         buffer_clear(&flow->data);
         flow->trailers = fields_free(flow->trailers);
-        settle(s, flow);
+        h2_stream_settle(s, flow);
 }
 
 H2Stream *h2_stream_free(H2Stream *s) {
@@ -148,12 +148,12 @@ static nghttp2_ssize give_body(nghttp2_session *session, int32_t id, uint8_t *bu
         return s ? h2_stream_give(s, true, buffer, size, ret_flags) : NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE;
 }
 
-static int errno_of(int code) {
+int h2_errno(int code) {
         return code == NGHTTP2_ERR_NOMEM ? -ENOMEM : -EPROTO;
 }
 
 /* The final head; a body follows unless it has ended. */
-static int submit_answer(H2Stream *s, const H2Fields *fields, bool ended) {
+int h2_stream_submit_answer(H2Stream *s, const H2Fields *fields, bool ended) {
         const nghttp2_data_provider2 body = { .read_callback = give_answer };
         nghttp2_nv list[H2_FIELDS_MAX];
         int r;
@@ -161,7 +161,7 @@ static int submit_answer(H2Stream *s, const H2Fields *fields, bool ended) {
         h2_fields_list(fields, list);
         r = nghttp2_submit_response2(s->pair->guest, s->guest_id, list, fields->n, ended ? NULL : &body);
         if (r < 0)
-                return errno_of(r);
+                return h2_errno(r);
         s->answered = true;
         return 0;
 }
@@ -195,7 +195,7 @@ int h2_stream_refuse(H2Stream *s, const Refusal *refusal) {
             (bodiless || (r = buffer_append_text(&s->down.data, text)) >= 0)) {
                 s->down.over = true;
                 count(s, &s->down);
-                r = submit_answer(s, &fields, bodiless);
+                r = h2_stream_submit_answer(s, &fields, bodiless);
         }
         h2_fields_done(&fields);
         return r;
@@ -273,7 +273,7 @@ static int send_request(H2Stream *s) {
         if (r >= 0) {
                 h2_fields_list(&fields, list);
                 id = nghttp2_submit_request2(s->pair->origin, NULL, list, fields.n, bodiless ? NULL : &body, NULL);
-                r = id < 0 ? errno_of(id) : 0;
+                r = id < 0 ? h2_errno(id) : 0;
         }
         h2_fields_done(&fields);
         if (r < 0)
@@ -310,20 +310,20 @@ static void stream_on_cleared(int r, const Refusal *refusal, void *userdata) {
         p->wake(p->userdata);
 }
 
-static bool is_grpc(const HttpHead *h) {
+bool h2_head_is_grpc(const HttpHead *h) {
         const char *type;
 
         return http_head_find(h, "content-type", &type) == 1 && grpc_is_type(type);
 }
 
 /* "Go on", or hints. */
-static int pass_early_head(H2Stream *s, const H2Fields *fields) {
+int h2_stream_pass_early_head(H2Stream *s, const H2Fields *fields) {
         nghttp2_nv list[H2_FIELDS_MAX];
         int32_t r;
 
         h2_fields_list(fields, list);
         r = nghttp2_submit_headers(s->pair->guest, NGHTTP2_FLAG_NONE, s->guest_id, NULL, list, fields->n, NULL);
-        return r < 0 ? errno_of(r) : 0;
+        return r < 0 ? h2_errno(r) : 0;
 }
 
 /* A client that waits to be asked for a body that is to be held is asked here. */
@@ -335,7 +335,7 @@ static int ask_for_body(H2Stream *s) {
                 return 0;
         r = h2_fields_add_text(&fields, ":status", "100");
         if (r >= 0)
-                r = pass_early_head(s, &fields);
+                r = h2_stream_pass_early_head(s, &fields);
         h2_fields_done(&fields);
         return r;
 }
@@ -359,7 +359,7 @@ int h2_stream_judge(H2Stream *s, bool ended) {
         if (s->head.connect && !s->pair->origin_connects)
                 return h2_stream_deny(s, 501, "bad-request", ":protocol", "The origin does not take WebSocket connections over HTTP/2.");
 
-        s->up.messages = is_grpc(&s->head.head);
+        s->up.messages = h2_head_is_grpc(&s->head.head);
         r = request_begin(&s->request, &s->head.head, &refusal);
         s->holds = r == 0 && !s->head.connect && request_holds_body(&s->request);
         if (s->holds)
@@ -411,12 +411,12 @@ int h2_stream_take_body(H2Stream *s, const uint8_t *data, size_t size) {
                         (void) nghttp2_session_resume_data(s->pair->origin, s->origin_id);
                 h2_stream_touch(s);
         }
-        settle(s, &s->up);
+        h2_stream_settle(s, &s->up);
         return r;
 }
 
 /* What a field of the answer is for the guest. */
-static int add_masked(H2Stream *s, const HttpField *field, H2Fields *fields) {
+int h2_stream_add_masked(H2Stream *s, const HttpField *field, H2Fields *fields) {
         Buffer name = {}, value = {};
         int r;
 
@@ -428,7 +428,7 @@ static int add_masked(H2Stream *s, const HttpField *field, H2Fields *fields) {
         return r;
 }
 
-static int keep_trailers(H2Stream *s, H2Flow *flow, const HttpHead *h) {
+int h2_stream_keep_trailers(H2Stream *s, H2Flow *flow, const HttpHead *h) {
         int r = 0;
 
         flow->trailers = calloc(1, sizeof(*flow->trailers));
@@ -437,7 +437,7 @@ static int keep_trailers(H2Stream *s, H2Flow *flow, const HttpHead *h) {
         for (size_t i = 0; i < h->n_fields && r >= 0; i++) {
                 if (http_field_is_hop_by_hop(h, h->fields[i].name) || !http_field_may_trail(h->fields[i].name))
                         continue;
-                r = flow == &s->down ? add_masked(s, &h->fields[i], flow->trailers)
+                r = flow == &s->down ? h2_stream_add_masked(s, &h->fields[i], flow->trailers)
                                      : h2_fields_add_text(flow->trailers, h->fields[i].name, h->fields[i].value);
         }
         if (flow->trailers->n == 0)
@@ -468,139 +468,13 @@ int h2_stream_end_body(H2Stream *s, H2Head *trailers) {
                 for (size_t i = 0; i < trailers->head.n_fields && r == 0; i++)
                         r = request_judge_trailer(&s->request, &trailers->head.fields[i], &refusal);
                 if (r == 0)
-                        r = keep_trailers(s, &s->up, &trailers->head);
+                        r = h2_stream_keep_trailers(s, &s->up, &trailers->head);
         }
         if (r == REQUEST_E_REFUSED)
                 r = h2_stream_refuse(s, &refusal);
         if (r >= 0 && s->origin_id > 0)
                 (void) nghttp2_session_resume_data(s->pair->origin, s->origin_id);
-        settle(s, &s->up);
-        return r;
-}
-
-/* ---- the answer ---- */
-
-static int pass_fields(H2Stream *s, const HttpHead *h, H2Fields *fields) {
-        int r = 0;
-
-        for (size_t i = 0; i < h->n_fields && r >= 0; i++)
-                if (request_passes_field(&s->request, h, h->fields[i].name))
-                        r = add_masked(s, &h->fields[i], fields);
-        return r;
-}
-
-/* A body that is masked may change its length, and what that would be must not depend on the secret. */
-static int pass_length(H2Stream *s, const HttpHead *h, H2Fields *fields) {
-        char text[24];
-
-        if (!h->has_length || h->status == 204 || (h->framing != HTTP_FRAMING_NONE && s->pair->context->n_credentials > 0))
-                return 0;
-        (void) snprintf(text, sizeof(text), "%llu", (unsigned long long) h->length);
-        return h2_fields_add_text(fields, "content-length", text);
-}
-
-static int pass_head(H2Stream *s, const HttpHead *h, bool ended) {
-        H2Fields fields = {};
-        char status[16];
-        int r;
-
-        (void) snprintf(status, sizeof(status), "%u", h->status);
-        if ((r = h2_fields_add_text(&fields, ":status", status)) >= 0 && (r = pass_fields(s, h, &fields)) >= 0) {
-                if (h->status < 200)
-                        r = pass_early_head(s, &fields);
-                else if ((r = pass_length(s, h, &fields)) >= 0)
-                        r = submit_answer(s, &fields, ended);
-        }
-        h2_fields_done(&fields);
-        return r;
-}
-
-int h2_stream_take_head(H2Stream *s, H2Head *head, bool ended) {
-        Refusal refusal;
-        int r;
-
-        r = h2_head_build_answer(head, ended);
-        if (r == -ENOMEM)
-                return r;
-        if (r < 0 || (head->head.status < 200 && ended))
-                return h2_stream_deny(s, 502, "origin-malformed", NULL, r < 0 ? head->error : "an answer without a final head");
-        if (head->head.status >= 200) {
-                head->head.websocket = s->head.connect && head->head.status < 300;
-                r = request_begin_answer(&s->request, &head->head, &refusal);
-                if (r != 0)
-                        return r == REQUEST_E_REFUSED ? h2_stream_refuse(s, &refusal) : r;
-                s->down.messages = is_grpc(&head->head);
-                if (head->head.websocket && (r = request_new_websocket(&s->request, false, &s->down.frames)) < 0)
-                        return r;
-        }
-        r = pass_head(s, &head->head, ended);
-        if (r >= 0 && ended) {
-                s->down.over = true;
-                request_finish(&s->request, true);
-        }
-        h2_stream_touch(s);
-        return r;
-}
-
-static bool is_undecodable(int r) {
-        return r == -EBADMSG || r == -EFBIG;
-}
-
-static int deny_undecodable(H2Stream *s) {
-        return h2_stream_deny(s, 502, "encoded-response", "Content-Encoding", "The origin's answer cannot be decoded.");
-}
-
-/* A compressed message cannot be read; the origin was not told that it may send one. */
-static int feed_answer(H2Stream *s, const uint8_t *data, size_t size) {
-        int r = 0;
-
-        if (!s->down.messages)
-                return request_feed_answer(&s->request, data, size, false, &s->down.data);
-        while (size > 0 && r >= 0) {
-                bool whole;
-                size_t n = grpc_next(&s->down.grpc, data, size, &whole);
-
-                if (s->down.grpc.compressed && s->pair->context->n_credentials > 0)
-                        return -EBADMSG;
-                r = request_feed_answer(&s->request, data, n, false, &s->down.data);
-                if (r >= 0 && whole)
-                        r = request_release_answer(&s->request, &s->down.data);
-                data += n;
-                size -= n;
-        }
-        return r;
-}
-
-int h2_stream_take_answer(H2Stream *s, const uint8_t *data, size_t size) {
-        int r;
-
-        s->down.unreturned += size;
-        r = s->down.frames ? websocket_feed(s->down.frames, data, size, &s->down.data) : feed_answer(s, data, size);
-        if (r == -EBADMSG && s->down.frames)
-                r = h2_stream_deny(s, 502, "origin-malformed", "frame", websocket_error(s->down.frames));
-        else if (is_undecodable(r))
-                r = deny_undecodable(s);
-        (void) nghttp2_session_resume_data(s->pair->guest, s->guest_id);
-        h2_stream_touch(s);
-        settle(s, &s->down);
-        return r;
-}
-
-int h2_stream_end_answer(H2Stream *s, H2Head *trailers) {
-        int r;
-
-        r = request_feed_answer(&s->request, NULL, 0, true, &s->down.data);
-        if (is_undecodable(r))
-                return deny_undecodable(s);
-        if (r >= 0 && trailers) {
-                if (h2_head_build_trailers(trailers) < 0)
-                        return h2_stream_deny(s, 502, "origin-malformed", NULL, trailers->error);
-                r = keep_trailers(s, &s->down, &trailers->head);
-        }
-        s->down.over = true;
-        request_finish(&s->request, true);
-        (void) nghttp2_session_resume_data(s->pair->guest, s->guest_id);
-        settle(s, &s->down);
+        h2_stream_settle(s, &s->up);
         return r;
 }
 
@@ -628,6 +502,6 @@ nghttp2_ssize h2_stream_give(H2Stream *s, bool up, uint8_t *buffer, size_t size,
                 }
         }
         h2_stream_touch(s);
-        settle(s, flow);
+        h2_stream_settle(s, flow);
         return (nghttp2_ssize) n;
 }
