@@ -31,10 +31,11 @@ ORIGIN = "203.0.113.12"
 ORIGIN6, GATEWAY6 = "2001:db8:113::12", "2001:db8:113::1"
 OTHER = "203.0.113.13"   # serves as well, but no policy names it
 WIRE = "203.0.113.14"    # notes to the byte what it got
+H2 = "203.0.113.15"      # speaks HTTP/2
 SILENT = "203.0.113.200" # nobody is there
 
 ZONE = {
-    "api.anthropic.com": {"A": [PROVIDER]},
+    "api.anthropic.com": {"A": [PROVIDER], "ttl": 1},
     "api.openai.com": {"A": [PROVIDER]},
     "git.example.org": {"A": [GIT]},
     "www.example.org": {"A": [ORIGIN]},
@@ -136,7 +137,7 @@ class World:
         inside = ("nsenter", "--net", "--target", str(pid), "--")
         there = ("nsenter", "--net", "--target", str(self.process.pid), "--")
         run(*there, "ip", "link", "add", "world0", "type", "veth", "peer", "name", "uplink0", "netns", str(pid))
-        for address in (PROVIDER, GIT, ORIGIN, OTHER, WIRE, RESOLVER):
+        for address in (PROVIDER, GIT, ORIGIN, OTHER, WIRE, H2, RESOLVER):
             run(*there, "ip", "address", "add", address + "/24", "dev", "world0")
         run(*there, "ip", "address", "add", ORIGIN6 + "/64", "dev", "world0", "nodad")
         run(*there, "ip", "link", "set", "world0", "up")
@@ -152,12 +153,12 @@ class World:
             self.process = None
 
     def forget_logs(self):
-        for name in ("provider", "git", "dns", "origin", "other", "web", "wire"):
+        for name in ("provider", "git", "dns", "origin", "other", "web", "wire", "h2"):
             if os.path.exists(self.path(name + ".jsonl")):
                 os.unlink(self.path(name + ".jsonl"))
 
     def log(self, name):
-        """The entries of provider, git, dns, origin, other, web or wire, oldest first."""
+        """The entries of provider, git, dns, origin, other, web, wire or h2, oldest first."""
         try:
             with open(self.path(name + ".jsonl"), encoding="utf-8") as f:
                 return [json.loads(line) for line in f]
@@ -170,6 +171,7 @@ def main():
     sys.path.insert(0, HERE)
     import dnsserver
     import gitserver
+    import h2origin
     import origin
     import protocols
     import provider
@@ -194,6 +196,7 @@ def main():
     origin.serve((OTHER, 443), path("other.jsonl"), cert, key)
     origin.serve((OTHER, 80), path("other.jsonl"))
     origin.serve_echo((ORIGIN, ECHO_PORT))
+    h2origin.Server((H2, 443), path("h2.jsonl"), cert, key)
     protocols.serve(ORIGIN, path("web.jsonl"), cert, key)
     wire.serve((WIRE, 443), path("wire.jsonl"), cert, key)
     dnsserver.serve((RESOLVER, 53), path("zone.json"), path("dns.jsonl"))
