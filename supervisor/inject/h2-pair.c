@@ -34,7 +34,7 @@
 /* ---- memory of the sessions: it has held secrets ---- */
 
 static void *h2_malloc(size_t size, void *userdata) {
-        return malloc(size);
+        return malloc(size > 0 ? size : 1);
 }
 
 static void *h2_calloc(size_t n, size_t size, void *userdata) {
@@ -53,7 +53,7 @@ static void *h2_realloc(void *p, size_t size, void *userdata) {
 
         if (had >= size && p)
                 return p;
-        q = malloc(size);
+        q = malloc(size > 0 ? size : 1);
         if (!q)
                 return NULL;
         if (p)
