@@ -10,7 +10,7 @@
 enum { COLUMNS_MAX = 16 };
 
 struct Table {
-        const char *const *titles; /* borrowed */
+        const char *titles[COLUMNS_MAX]; /* borrowed, each of them */
         size_t n_columns;
         bool right[COLUMNS_MAX];
         char **cells;              /* owned, row by row */
@@ -24,9 +24,10 @@ int table_new(Table **ret, const char *const *titles) {
         if (!t)
                 return -ENOMEM;
 
-        t->titles = titles;
-        while (titles[t->n_columns])
-                t->n_columns++;
+        for (; titles[t->n_columns]; t->n_columns++) {
+                assert(t->n_columns < COLUMNS_MAX);
+                t->titles[t->n_columns] = titles[t->n_columns];
+        }
 
         *ret = t;
         return 0;

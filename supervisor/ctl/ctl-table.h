@@ -11,7 +11,7 @@
 
 typedef struct Table Table;
 
-/* `titles` ends with NULL and is borrowed. */
+/* `titles` ends with NULL; each title is borrowed, the list is not. */
 int table_new(Table **ret, const char *const *titles);
 Table *table_free(Table *t);
 DEFINE_CLEANUP(Table *, table_free)
