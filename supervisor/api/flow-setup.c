@@ -108,11 +108,26 @@ const char *flow_prepare(Flow *f) {
 
 /* ---- registrations ---- */
 
+enum { ASKS_MAX = 5 };
+
 typedef struct Ask {
         Manager *manager; /* borrowed */
         char run[ID_LENGTH + 1];
         bool release, egress;
+        json_t *params;   /* ref */
+        unsigned n;       /* how often it was asked */
 } Ask;
+
+static Ask *ask_free(Ask *a) {
+        if (!a)
+                return NULL;
+        json_unref(a->params);
+        free(a);
+        return NULL;
+}
+DEFINE_CLEANUP(Ask *, ask_free)
+
+static int ask_send(Ask *a);
 
 void flow_note_policies(Manager *m, const char *run, const json_t *digests) {
         int r;
@@ -125,9 +140,16 @@ void flow_note_policies(Manager *m, const char *run, const json_t *digests) {
 }
 
 static void on_answer(IpcClient *c, const char *error, json_t *params, bool more, void *userdata) {
-        _cleanup_free_ Ask *ask = userdata;
+        _cleanup_(ask_freep) Ask *ask = userdata;
         Flow *f = flow_find_run(ask->manager, ask->run);
         const char *digest;
+
+        /* The daemon starts anew, secretd with every change of a credential. Its socket is systemd's: who asks again waits for it, and for
+         * the same run the answer is the same. */
+        if (error && strcmp(error, "io.anchorhold.Disconnected") == 0 && f && ask->n < ASKS_MAX && ask_send(ask) >= 0) {
+                TAKE_PTR(ask);
+                return;
+        }
 
         if (ask->release && ask->egress && !error)
                 flow_note_policies(ask->manager, ask->run, json_object_get(params, "digests"));
@@ -150,9 +172,16 @@ static void on_answer(IpcClient *c, const char *error, json_t *params, bool more
         flow_on_registered(f, error, json_string_value(json_object_get(params, "reason")));
 }
 
+static int ask_send(Ask *a) {
+        a->n++;
+        return ipc_client_call_async(a->egress ? a->manager->egress : a->manager->secret,
+                                     a->egress ? (a->release ? "io.anchorhold.Egress.Release" : "io.anchorhold.Egress.Register")
+                                               : (a->release ? "io.anchorhold.Secret.Release" : "io.anchorhold.Secret.Register"),
+                                     json_incref(a->params), NULL, 0, false, a->release ? RELEASE_TIMEOUT_USEC : REGISTER_TIMEOUT_USEC, on_answer, a);
+}
+
 static int ask(Flow *f, bool egress, bool release, json_t *params) {
-        Manager *m = f->manager;
-        Ask *a;
+        _cleanup_(ask_freep) Ask *a = NULL;
         int r;
 
         if (!params)
@@ -162,18 +191,14 @@ static int ask(Flow *f, bool egress, bool release, json_t *params) {
                 json_decref(params);
                 return -ENOMEM;
         }
-        *a = (Ask) { .manager = m, .egress = egress, .release = release };
+        *a = (Ask) { .manager = f->manager, .egress = egress, .release = release, .params = params };
         memcpy(a->run, f->run, sizeof(a->run));
 
-        r = ipc_client_call_async(egress ? m->egress : m->secret,
-                                  egress ? (release ? "io.anchorhold.Egress.Release" : "io.anchorhold.Egress.Register")
-                                         : (release ? "io.anchorhold.Secret.Release" : "io.anchorhold.Secret.Register"),
-                                  params, NULL, 0, false, release ? RELEASE_TIMEOUT_USEC : REGISTER_TIMEOUT_USEC, on_answer, a);
-        if (r < 0) {
-                free(a);
+        r = ask_send(a);
+        if (r < 0)
                 return r;
-        }
 
+        TAKE_PTR(a);
         f->pending++;
         return 0;
 }
