@@ -23,7 +23,7 @@ enum {
         STEP_FRAME_MAX = CHANNEL_PAYLOAD_MAX - 1024, /* the rest is for what anchor-run adds, and for the keys */
         SENTINEL_SIZE = 1024, /* at most, in a step's environment */
         BOOT_TIMEOUT_TCG_S = 60,
-        BOOT_TIMEOUT_KVM_S = 15,
+        BOOT_TIMEOUT_KVM_S = 45, /* one or two where KVM is real, ten to twenty where a host is itself emulated */
 };
 
 typedef struct SpecInput {
