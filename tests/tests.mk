@@ -10,6 +10,12 @@ integration: image-root templates ## integration tests on the booted image
 	@env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 CACHE="$(CACHE)" PYTHONDONTWRITEBYTECODE=1 \
 		/usr/bin/python3 -m pytest -p no:cacheprovider --color=no -q --durations=5 --tb=short $(TEST_FILES)
 
+.PHONY: check-vm
+check-vm: image ## the image as a full virtual machine: what is read-only, KVM, limits
+	@[ -e build/image/disk ] || image/disk --size 12G build/image/disk
+	@env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 CACHE="$(CACHE)" PYTHONDONTWRITEBYTECODE=1 \
+		/usr/bin/python3 -m pytest -p no:cacheprovider --color=no -q --durations=10 --tb=short tests/vm
+
 AGENT ?= pi
 
 .PHONY: demo

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""A host as a full virtual machine: read-only where it should be, microVMs under real KVM, limits that the kernel keeps."""
+
+import json
+
+
+def test_root_is_the_image_and_read_only(machine):
+    """composefs: not even root with a remount writes to the deployment."""
+    kinds = dict(line.split()[:2] for line in machine.run("findmnt -rno TARGET,FSTYPE / ; findmnt -rno TARGET,FSTYPE /var; findmnt -rno TARGET,FSTYPE /sysroot").stdout.splitlines())
+    assert kinds["/"] == "overlay" and "composefs" in machine.run("findmnt -rno SOURCE /").stdout
+    for path in ("/x", "/usr/x", "/usr/lib/anchorhold/x", "/usr/bin/x", "/sysroot/x", "/boot/x"):
+        refused = machine.run(["touch", path], check=False)
+        assert refused.returncode and "Read-only" in refused.stderr, path
+    assert machine.run("mount -o remount,rw / && touch /usr/x", check=False).returncode
+    assert machine.run("echo x >>/usr/bin/anchorctl", check=False).returncode
+    for path in ("/etc/x", "/var/x", "/run/x", "/tmp/x"):
+        machine.run(["touch", path])
+        machine.run(["rm", path])
+
+
+def test_microvms_run_under_kvm(machine):
+    accelerator = machine.status()["accelerator"]
+    assert accelerator["accel"] == "kvm", accelerator
+    item = machine.operator("run", "--workflow", "exec", "--json=short", "--", "/bin/true", check=False)
+    assert item.returncode == 0, item.stdout + item.stderr
+    newest = json.loads(machine.operator("list", "--all", "--json=short").stdout)[-1]
+    run = machine.show(newest["id"])["runs"][-1]
+    assert run["accel"] == "kvm"
+
+
+def test_memory_limit_ends_a_run_and_the_item_says_so(machine):
+    """The control is every other run here: they fit."""
+    machine.write("/etc/systemd/system/anchorhold-runs-.slice.d/50-test.conf", "[Slice]\nMemoryMax=96M\n")
+    machine.systemctl("daemon-reload")
+    try:
+        ended = machine.operator("run", "--workflow", "exec", "--", "/bin/true", check=False)
+        newest = json.loads(machine.operator("list", "--all", "--json=short").stdout)[-1]
+        item = machine.show(newest["id"])
+    finally:
+        machine.run("rm -r /etc/systemd/system/anchorhold-runs-.slice.d")
+        machine.systemctl("daemon-reload")
+    assert ended.returncode == 1
+    assert "oom" in json.dumps(item).lower() or "memory" in json.dumps(item).lower(), item
+    assert machine.operator("run", "--workflow", "exec", "--", "/bin/true").returncode == 0
