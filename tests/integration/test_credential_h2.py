@@ -12,14 +12,53 @@ import world as world_module
 from liverun import LiveRun
 
 REAL = world_module.REAL_KEY
-N_PARALLEL, UPLOAD = 20, 16 << 20
+N_PARALLEL, N_PIECES, N_EVENTS, UPLOAD = 20, 4, 20, 16 << 20
 GRPC = base64.b64encode(b"\0\0\0\0\5hello").decode()
 
+# curl does not read on while nothing comes to be sent: so this speaks HTTP/2 itself. A message of gRPC, then the wait for its return, and so on.
+TURNS = r"""
+import os, socket, ssl, struct, sys, time
+def frame(kind, flags, stream, data=b""): return struct.pack(">I", len(data))[1:] + bytes([kind, flags]) + struct.pack(">I", stream) + data
+def field(name, value): return bytes([16, len(name)]) + name.encode() + bytes([len(value)]) + value.encode()
+def exactly(n):
+    data = b""
+    while len(data) < n:
+        piece = s.recv(n - len(data))
+        if not piece: sys.exit("the connection ended")
+        data += piece
+    return data
+def read():
+    while True:
+        head = exactly(9)
+        kind, flags, data = head[3], head[4], exactly(int.from_bytes(head[:3], "big"))
+        if kind == 4 and not flags & 1: s.sendall(frame(4, 1, 0))
+        if kind in (0, 1, 3, 7): return kind, flags, data
+context = ssl.create_default_context()
+context.set_alpn_protocols(["h2"])
+name = "api.anthropic.com"
+s = context.wrap_socket(socket.create_connection((name, 443), 20), server_hostname=name)
+fields = [(":method", "POST"), (":scheme", "https"), (":authority", name), (":path", "/v1/models?do=turns"),
+          ("x-api-key", os.environ["ANTHROPIC_API_KEY"]), ("content-type", "application/grpc+json"), ("te", "trailers")]
+s.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0) + frame(1, 4, 1, b"".join(field(*f) for f in fields)))
+print("turns head", read()[0])
+for i in range(int(sys.argv[1])):
+    message = b"\0\0\0\0\x09question%d" % i
+    since = time.time()
+    s.sendall(frame(0, 0, 1, message))
+    kind, flags, data = read()
+    print("turn", data == message, "%.3f" % (time.time() - since))
+s.sendall(frame(0, 1, 1))
+print("turns end", *read()[:2])
+"""
+
 # Each request prints a line "== NAME STATUS VERSION" after its answer.
-GUEST = r"""
+GUEST = "turns='" + TURNS + "'\n" + r"""
 api=https://api.anthropic.com/v1/models
 key="x-api-key: $ANTHROPIC_API_KEY"
 ask() { name=$1; shift; curl -sS -N -m 30 -w "\n== $name %{http_code} %{http_version}\n" "$@" 2>&1 || echo "== $name failed"; }
+stamp() { python3 -uc 'import sys, time
+for line in sys.stdin:
+    if line.strip(): print(sys.argv[1], "%.3f" % time.time(), line.strip())' "$1"; }
 echo "sentinel $ANTHROPIC_API_KEY"
 ask first -D - -H "$key" $api
 ask none $api
@@ -35,6 +74,8 @@ ask fronting -H 'host: www.example.org' -H "$key" $api
 ask mixed -H "$key" -H "cookie: k=$ANTHROPIC_API_KEY" $api --next -sS -w '\n== after %{http_code} %{http_version}\n' -H "$key" $api
 ask reset -H "$key" "$api?do=reset"
 ask early -H "$key" -d "$(head -c 3000 /dev/zero | tr '\0' x)" "$api?do=early"
+curl -sS -N -m 30 -H "$key" "$api?do=events" | stamp event
+python3 -c "$turns" """ + str(N_PIECES) + r"""
 echo """ + GRPC + r""" | base64 -d >/tmp/message
 ask grpc -D /tmp/head -o /tmp/reply -H "$key" -H 'content-type: application/grpc' -H 'te: trailers' --data-binary @/tmp/message "$api?do=turns"
 cmp /tmp/message /tmp/reply && echo "grpc same"; tr -d '\r' </tmp/head | sed 's/^/grpc /'
@@ -114,6 +155,21 @@ def test_a_refusal_leaves_the_connection_alone(ran):
 def test_resets_and_early_answers(ran):
     assert "== reset failed" in ran.out
     assert ran.status["early"] == "413 2" and "too much" in ran.out
+
+
+def test_events_come_at_once(ran):
+    """By the two clocks' own difference, which the fastest event shows at most; the first ones came before there was a reader."""
+    late = [float(at) - float(sent) for at, sent in re.findall(r"^event (\S+) data: (\S+)$", ran.out, re.M)]
+    assert len(late) == N_EVENTS
+    assert max(late[-8:]) - min(late[-8:]) < 0.2, late
+
+
+def test_pieces_pass_both_ways(ran):
+    """The answer to each is there before the next is sent, although it ends in what a value could begin with."""
+    turns = re.findall(r"^turn (\S+) (\S+)$", ran.out, re.M)
+    assert len(turns) == N_PIECES and all(same == "True" for same, _ in turns), turns
+    assert all(float(seconds) < 2 for _, seconds in turns), turns
+    assert "turns head 1\n" in ran.out and "turns end 1 5\n" in ran.out   # HEADERS, at the end with END_STREAM
 
 
 def test_grpc(ran):

@@ -2,7 +2,7 @@
 """An origin that speaks HTTP/2, with Debian's python3-h2. What it does is in the query, "do=WORD":
 
 nothing says what it got, its credential included; `echo` sends the body back at its end; `turns` sends each piece back at once, and a trailer
-`grpc-status: 0`; `events` is a stream of ten, each with the time at which it was sent; `hold` opens no window for three seconds, then says
+`grpc-status: 0`; `events` is a stream of twenty, each with the time at which it was sent; `hold` opens no window for three seconds, then says
 how much came; `reset` resets the stream; `early` answers before the body is there. A client that does not negotiate HTTP/2 gets a line of
 HTTP/1.1. Each request is logged when its head is there, with the number of its connection.
 """
@@ -21,7 +21,7 @@ from h2.errors import ErrorCodes
 from h2.events import DataReceived, RequestReceived, StreamEnded, StreamReset, TrailersReceived
 from h2.exceptions import ProtocolError
 
-EVENTS, EVENT_GAP, HOLD = 10, 0.2, 3
+EVENTS, EVENT_GAP, HOLD = 20, 0.2, 3
 
 
 class Stream:
