@@ -177,6 +177,24 @@ def test_removed_and_added_again(host, world, live):
     assert set(keys(world)) == {REAL}
 
 
+def test_changes_disturb_no_run(host, live):
+    """One change after the other, more than a unit may usually start in a minute; runs are leased and released meanwhile."""
+    host.write("/run/value", REAL, mode=0o600)
+    rotating = host.popen("n=0; while [ ! -e /run/enough ] || [ $n -le 20 ]; do anchorctl credential rotate --quiet anthropic --from=/run/value || exit 1; "
+                          "n=$((n + 1)); done; echo $n", stdout=-1, stderr=-2, text=True)
+    try:
+        for _ in range(2):
+            done = host.exec_run("true", workflow="exec-model")
+            assert done.returncode == 0, done.stdout + done.stderr       # of one attempt
+    finally:
+        host.write("/run/enough", "")
+        out, _ = rotating.communicate(timeout=90)
+        host.run("rm /run/enough /run/value")
+    assert rotating.returncode == 0, out
+    assert int(out.splitlines()[-1]) > 20
+    live.await_line("call 200")
+
+
 def test_values_are_in_no_record(host, live):
     everything = host.run("journalctl --no-pager --namespace='*' -o export --all; find /var/lib/anchorhold -type f -exec cat {} +",
                           text=False, timeout=120).stdout
