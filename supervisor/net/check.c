@@ -8,6 +8,8 @@
 
 static const char *const layers[CHECK_N_LAYERS] = { "guest-network", "cgroup", "policy" };
 static const char *const probes[CHECK_N_PROBES] = { "metadata", "loopback", "host-address", "unlisted-name", "unlisted-port", "allowed-control" };
+/* What can be tried on any host, at any time. A host may have no address, and the control needs heartbeats. */
+static const CheckProbe always[] = { CHECK_METADATA, CHECK_LOOPBACK, CHECK_UNLISTED_NAME, CHECK_UNLISTED_PORT };
 static const char *const results[] = { "not tried", "denied", "allowed" };
 
 const char *check_probe_name(CheckProbe p) {
@@ -81,7 +83,14 @@ int check_from_json(CheckTable *t, CheckLayer layer, const json_t *list, const c
         }
 
         memcpy(t->results[layer], found, sizeof(found));
-        if (*reason)
+        if (*reason) {
                 (void) check_fail(t, 0, "%s", reason);
+                return 0;
+        }
+
+        /* who gives no reason has tried all of these: a layer of which nothing is known does not agree */
+        for (size_t p = 0; p < ELEMENTSOF(always); p++)
+                if (found[always[p]] == CHECK_NOT_TRIED)
+                        (void) check_fail(t, 0, "layer %s: %s was not tried", layers[layer], probes[always[p]]);
         return 0;
 }

@@ -53,7 +53,8 @@ bool check_disagrees(const CheckTable *t, char *ret, size_t size);
 /* [{"layer", "probe", "result"}, …] without what was not tried. NULL without memory. */
 json_t *check_to_json(const CheckTable *t);
 
-/* The reverse, of one layer's results and its reason; -EBADMSG for anything else. */
+/* The reverse, of one layer's results and its reason; -EBADMSG for anything else. A layer that gives no reason and has not tried what can always be
+ * tried (all but the host's address and the control) is a disagreement. */
 int check_from_json(CheckTable *t, CheckLayer layer, const json_t *probes, const char *reason);
 
 /* ---- the guest's layer ---- */

@@ -73,6 +73,29 @@ static void test_taken_over(void **state) {
         assert_string_equal(reason, "layer cgroup: metadata is allowed");
 }
 
+/* Each of what can always be tried is asked for; a host without an address and a time without heartbeats are no disagreement. */
+static void test_not_tried(void **state) {
+        for (int missing = 0; missing < CHECK_N_PROBES; missing++) {
+                bool may_be = missing == CHECK_HOST || missing == CHECK_CONTROL;
+                CheckTable from = {}, to = {};
+                _cleanup_json_ json_t *probes = NULL;
+                char reason[256], expected[64];
+
+                for (int p = 0; p < CHECK_N_PROBES; p++)
+                        if (p != missing)
+                                from.results[CHECK_CGROUP][p] = p == CHECK_CONTROL ? CHECK_ALLOWED : CHECK_DENIED;
+                probes = check_to_json(&from);
+                put_result((int64_t) time_boottime(), probes, "");
+
+                assert_int_equal(probe_read(path, &to), 0);
+                assert_int_equal(check_disagrees(&to, reason, sizeof(reason)), !may_be);
+                if (may_be)
+                        continue;
+                (void) snprintf(expected, sizeof(expected), "layer cgroup: %s was not tried", check_probe_name((CheckProbe) missing));
+                assert_string_equal(reason, expected);
+        }
+}
+
 static void test_not_taken(void **state) {
         static const char *const wrong[] = {
                 "",
@@ -91,6 +114,7 @@ static void test_not_taken(void **state) {
                 "[{\"layer\": \"cgroup\", \"probe\": \"metadata\"}]",
         };
         _cleanup_json_ json_t *empty = json_array();
+        CheckTable none = {};
         char reason[256];
 
         for (size_t i = 0; i < ELEMENTSOF(wrong); i++) {
@@ -110,6 +134,13 @@ static void test_not_taken(void **state) {
                 assert_true(check_disagrees(&t, reason, sizeof(reason)));
         }
 
+        /* a probe that asked nothing has found no fault, and nothing else either */
+        put_result((int64_t) time_boottime(), empty, "");
+        none = (CheckTable) {};
+        assert_int_equal(probe_read(path, &none), 0);
+        assert_true(check_disagrees(&none, reason, sizeof(reason)));
+        assert_string_equal(reason, "layer cgroup: metadata was not tried");
+
         for (int seconds = 14; seconds <= 16; seconds += 2) {
                 int64_t at = (int64_t) time_boottime() - seconds * 1000 * 1000LL;
                 CheckTable t = {};
@@ -126,6 +157,7 @@ static void test_not_taken(void **state) {
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_taken_over),
+                cmocka_unit_test(test_not_tried),
                 cmocka_unit_test(test_not_taken),
         };
 
