@@ -95,6 +95,34 @@ def test_a_run_under_way_agrees_and_each_damage_ends_it(host, live):
     assert tried[("cgroup", "allowed-control")] == "allowed" and tried[("cgroup", "metadata")] == "denied"
 
 
+CGROUP = "/sys/fs/cgroup/anchorhold.slice/anchorhold-runs.slice"
+PROGRAMS = "/sys/fs/bpf/anchorhold/prog"
+# What a process below the slice may connect to is nobody's question any more; what it sends still is, so that nothing leaves.
+CONNECTS_FREELY = "\n".join(f"bpftool cgroup detach {CGROUP} {hook} pinned {PROGRAMS}/{program}" for hook, program in
+                            (("cgroup_inet4_connect", "connect4"), ("cgroup_inet6_connect", "connect6")))
+
+
+def put_programs_back(host):
+    host.run("systemctl stop anchorhold-runs.slice; systemctl restart anchor-bpf.service; systemctl start anchor-warden.service")
+
+
+def test_a_layer_that_lets_through_ends_a_run_under_way(host, live):
+    """The programs at the run's cgroup alone: the other two layers deny as before, so that it is their disagreement that is found."""
+    [item] = [entry["id"] for entry in host.items() if host.show(entry["id"]).get("run") == live.run]
+    assert not mismatches(host, live.run)
+    try:
+        host.run(CONNECTS_FREELY)
+        wait_for(lambda: host.show(item)["state"] not in ("running", "leased"), 15, explain=lambda: host.show(item))
+        [found] = mismatches(host, live.run)
+        assert found["reason"] == "layer cgroup: metadata is allowed"
+        tried = {(p["layer"], p["probe"]): p["result"] for p in found["probes"]}
+        assert tried["guest-network", "metadata"] == "denied" and tried["cgroup", "loopback"] == "allowed"
+        shown = host.show(item)
+        assert "enforcement.mismatch" in shown["reason"] and "layer cgroup" in shown["reason"], shown["reason"]
+    finally:
+        put_programs_back(host)
+
+
 @pytest.mark.parametrize("half, signal, seconds", [("check", "KILL", 10), ("probe", "STOP", 30)])
 def test_no_half_of_the_check_ends_and_the_run_goes_on(host, live, half, signal, seconds):
     """Killed, which ends what is bound to it; or stopped, so that the other half finds its word too old."""
@@ -171,19 +199,12 @@ def test_damage_is_found(host, network, name):
     assert "is not as it was made" in said and words in said, said
 
 
-CGROUP = "/sys/fs/cgroup/anchorhold.slice/anchorhold-runs.slice"
-PROGRAMS = "/sys/fs/bpf/anchorhold/prog"
-
-
-def test_a_layer_that_lets_through_is_found(host, network):
-    """The slice loses its programs: the probes are let through by that layer, and nothing leaves, for they have no packets."""
-    damage = "\n".join(f"bpftool cgroup detach {CGROUP} {hook} pinned {PROGRAMS}/{program}" for hook, program in
-                       (("cgroup_inet4_connect", "connect4"), ("cgroup_inet6_connect", "connect6")))
+def test_no_check_begins_without_the_programs(host, network):
+    """The slice loses its programs before the check is there: its first half finds that out by itself and does not begin."""
     try:
-        said = once(host, damage, fence=False, before="probe")
-        assert "layer cgroup: metadata is allowed" in said or "could not" in said or "not fenced" in said, said
+        assert "not fenced: the kernel did not refuse this" in once(host, CONNECTS_FREELY, fence=False, before="probe")
     finally:
-        host.run("systemctl stop anchorhold-runs.slice; systemctl restart anchor-bpf.service; systemctl start anchor-warden.service")
+        put_programs_back(host)
     assert "egressd has no policy for this run" in once(host)
 
 
