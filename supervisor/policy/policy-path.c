@@ -217,7 +217,7 @@ PolicyPathRelation policy_path_is(const char *pattern_text, const char *path) {
         if (text.ambiguous || text.has_parameters)
                 return POLICY_PATH_UNCLEAR;
 
-        if (text.n > 1 && text.bytes[text.n - 1] == '/' && bytes[pattern.n_bytes - 1] != '/')
+        if (text.n > 1 && text.bytes[text.n - 1] == '/' && pattern.n_bytes > 0 && bytes[pattern.n_bytes - 1] != '/')
                 text.n--;
         if (pattern.n_pieces > 1)
                 return glob_covers(&pattern, &text) ? POLICY_PATH_SAME : POLICY_PATH_OTHER;

@@ -99,8 +99,10 @@ static int be_qemu(char *const argv[]) {
 
 /* ---- the probe ---- */
 
-static AccelResult probe(const char *how, const char *template_name) {
-        const AccelProbe p = { .templates = TEMPLATES, .template_name = template_name, .keys = KEYS, .scratch = SCRATCH, .timeout_usec = 700000 };
+enum { PATIENT_USEC = 20 * 1000 * 1000, IMPATIENT_USEC = 700 * 1000 };
+
+static AccelResult probe(const char *how, uint64_t timeout_usec) {
+        const AccelProbe p = { .templates = TEMPLATES, .template_name = "base", .keys = KEYS, .scratch = SCRATCH, .timeout_usec = timeout_usec };
         AccelResult result;
 
         assert_int_equal(setenv("TEST_QEMU", how, 1), 0);
@@ -111,22 +113,22 @@ static AccelResult probe(const char *how, const char *template_name) {
 }
 
 static void test_probe(void **state) {
-        AccelResult r = probe("hello", "base");
+        AccelResult r = probe("hello", PATIENT_USEC);
 
         if (!r.kvm)
                 print_error("%s\n", r.reason);
         assert_true(r.kvm);
-        r = probe("dies", "base");
+        r = probe("dies", PATIENT_USEC);
         assert_false(r.kvm);
         assert_string_equal(r.reason, "QEMU ended: Could not access KVM kernel module");
-        r = probe("internal-error", "base");
+        r = probe("internal-error", PATIENT_USEC);
         assert_false(r.kvm);
         assert_string_equal(r.reason, "KVM internal error. Suberror: 1");
-        assert_true(r.usec < 600000); /* at once, not only when the time is over */
-        r = probe("garbage", "base");
+        assert_true(r.usec < PATIENT_USEC / 2); /* at once, not only when the time is over */
+        r = probe("garbage", PATIENT_USEC);
         assert_false(r.kvm);
         assert_non_null(strstr(r.reason, "the guest's channel"));
-        r = probe("silent", "base");
+        r = probe("silent", IMPATIENT_USEC);
         assert_false(r.kvm);
         assert_string_equal(r.reason, "no hello from the guest in time");
 }
@@ -140,7 +142,7 @@ static void test_probe_fails(void **state) {
         assert_false(result.kvm);
         assert_true(accel_probe(&q, &result) < 0);
         assert_int_equal(rename("/dev/kvm", "/dev/no-kvm"), 0);
-        result = probe("hello", "base");
+        result = probe("hello", PATIENT_USEC);
         assert_int_equal(rename("/dev/no-kvm", "/dev/kvm"), 0);
         assert_false(result.kvm);
         assert_string_equal(result.reason, "/dev/kvm: No such file or directory");
