@@ -69,7 +69,7 @@ int check_from_json(CheckTable *t, CheckLayer layer, const json_t *list, const c
         const json_t *value;
         size_t i;
 
-        if (!json_is_array(list) || !reason)
+        if (layer >= CHECK_N_LAYERS || !json_is_array(list) || !reason)
                 return -EBADMSG;
 
         json_array_foreach(list, i, value) {
