@@ -492,6 +492,23 @@ int flow_on_imported(Flow *f, bool ok, const char *reason, const char *commit, c
         return 0;
 }
 
+/* Only through these two does a guest reach anything. They hold no program, but do not start without theirs. */
+static bool is_listener(const char *unit) {
+        return strstr(unit, ".socket") && (strncmp(unit, "anchor-proxy@", 13) == 0 || strncmp(unit, "anchor-inject@", 14) == 0);
+}
+
+static void on_listener_ended(Flow *f, const char *unit, bool failed) {
+        _cleanup_free_ char *reason = NULL;
+
+        if (f->state == FLOW_STARTING && failed) {
+                reason = text_format("%s failed: its program cannot be run", unit);
+                flow_end_run(f, "error", reason ?: "a listener failed", NULL);
+        } else if (f->state == FLOW_ACTIVE && strcmp(f->failed_unit, unit) != 0) {
+                (void) snprintf(f->failed_unit, sizeof(f->failed_unit), "%s", unit);
+                manager_note(f->manager, f->item.id, f->run, "unit.failed", "%s %s: nothing goes out through it", unit, failed ? "failed" : "was stopped");
+        }
+}
+
 void flows_on_unit_changed(Manager *m, const char *unit, const char *active, const char *why) {
         bool failed = strcmp(active, "failed") == 0, ended = failed || strcmp(active, "inactive") == 0;
         _cleanup_free_ char *reason = NULL;
@@ -513,6 +530,10 @@ void flows_on_unit_changed(Manager *m, const char *unit, const char *active, con
         if (!is_live(f) || !ended)
                 return;
 
+        if (is_listener(unit)) {
+                on_listener_ended(f, unit, failed);
+                return;
+        }
         if (!own) {
                 /* systemd repeats itself: one note a failure */
                 if (failed && strcmp(f->failed_unit, unit) != 0) {

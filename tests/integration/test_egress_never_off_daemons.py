@@ -52,10 +52,12 @@ def test_deny_all_without_a_daemon(host, live, what):
 
 
 def test_deny_all_without_listeners(host, live):
-    """The proxy's listeners are the only way; with their socket unit they are gone, and `show` names the unit if it failed."""
+    """The proxy's listeners are the only way; with their socket unit they are gone, and `show` names it."""
     begin = time.monotonic()
     host.systemctl("stop", f"anchor-proxy@{live.run}.socket", f"anchor-proxy@{live.run}.service")
     assert_cut(live, begin)
+    said = f"anchor-proxy@{live.run}.socket was stopped: nothing goes out through it"
+    wait_for(lambda: any(note["text"] == said for note in live.show()["notes"]), 15, lambda: json.dumps(live.show()["notes"], indent=1))
     host.systemctl("start", f"anchor-proxy@{live.run}.socket")
     comes_back(live)
 
@@ -69,7 +71,7 @@ def test_the_slice_made_anew_is_fenced(host, live):
     assert fence_reason(host) == ""
 
 
-@pytest.mark.parametrize("program", ["anchor-fence", "anchor-check", "anchor-probe", "anchor-net"])
+@pytest.mark.parametrize("program", ["anchor-fence", "anchor-check", "anchor-probe", "anchor-net", "anchor-netlog", "anchor-proxy", "anchor-inject"])
 def test_no_run_without_a_helper(host, program):
     path = f"/usr/libexec/anchorhold/{program}"
     host.run(f"mount --bind /dev/null {path}")

@@ -38,6 +38,7 @@ typedef struct FakeSystemd {
         unsigned n_destructive;   /* so many starts are refused as destructive */
         const char *start_error;  /* D-Bus error for starts, or NULL */
         const char *start_result; /* of the job; NULL: "done" */
+        bool listener_fails;      /* the proxy's socket unit does, before what is started */
         const char *start_needs;  /* "anchor-net": this unit of the run fails in its first step before that; NULL: none does */
         char *log;                /* owned; "StartUnit NAME\n"… */
 } FakeSystemd;
@@ -170,6 +171,12 @@ static inline int fake_start(FakeSystemd *s, sd_bus_message *m, const char *unit
         }
         if (s->start_error)
                 return sd_bus_reply_method_errorf(m, s->start_error, "no");
+        if (s->listener_fails) {
+                char listener[80];
+
+                (void) snprintf(listener, sizeof(listener), "anchor-proxy%.14s.socket", strchr(unit, '@') ?: "");
+                fake_unit_changed(s, listener, "failed", NULL, 0, 0);
+        }
         if (!s->start_result)
                 fake_unit_changed(s, unit, "active", NULL, 0, 0);
         if (s->start_needs) {

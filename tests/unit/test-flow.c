@@ -232,6 +232,9 @@ static void test_unit_dies(void **state) {
         /* another unit of the run is a note, the run itself decides */
         (void) snprintf(unit, sizeof(unit), "anchor-proxy@%s.service", w->as_run);
         fake_unit_changed(&w->systemd, unit, "failed", "signal", 2, 11);
+        /* nor does a listener that somebody stops end it */
+        (void) snprintf(unit, sizeof(unit), "anchor-inject@%s.socket", w->as_run);
+        fake_unit_changed(&w->systemd, unit, "inactive", NULL, 0, 0);
         run_for(w->event, 20000);
         assert_int_equal(state_of(w, item), ITEM_RUNNING);
         (void) snprintf(unit, sizeof(unit), "anchor-run@%s.service", w->as_run);
@@ -239,6 +242,18 @@ static void test_unit_dies(void **state) {
         await_exhausted(w, item, "ended without a result: signal 9");
         OPERATOR(w, "Show", json_pack("{s:s}", "item", item));
         assert_true(answer_has(w, "failed: signal 11"));
+        assert_true(answer_has(w, "was stopped: nothing goes out through it"));
+}
+
+/* A run whose listeners cannot be had would start, and reach nothing. */
+static void test_no_listener(void **state) {
+        World *w = *state;
+        char item[ID_LENGTH + 1];
+
+        w->systemd.listener_fails = true;
+        submit_exec(w, item);
+        await_exhausted(w, item, ".socket failed: its program cannot be run");
+        assert_int_equal(audited(w, "run.started"), 0);
 }
 
 /* A unit that does not stop when its slice does is killed as soon as an operator wants it dead. */
@@ -315,6 +330,7 @@ int main(void) {
                 cmocka_unit_test_setup_teardown(test_start_fails, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_start_again, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_unit_dies, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_no_listener, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_stop, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_audit_refuses, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_changed_policy, set_up, tear_down),
