@@ -40,11 +40,12 @@ DAEMONS = {
 @pytest.mark.parametrize("what", DAEMONS)
 def test_deny_all_without_a_daemon(host, live, what):
     take, named = DAEMONS[what]
-    begin = time.monotonic()
+    before, begin = len(live.show()["notes"]), time.monotonic()       # newest first
     give = take(host)
     try:
         assert_cut(live, begin)
-        assert any(named in note["text"] for note in live.show()["notes"] if note["kind"] == "enforcer.lost")
+        notes = live.show()["notes"]
+        assert any(named in note["text"] for note in notes[:len(notes) - before] if note["kind"] == "enforcer.lost"), notes
         assert_nothing_starts(host)
     finally:
         give()

@@ -318,6 +318,7 @@ def test_redirect_to_a_denied_host(run, www, world):
 def relayed(target, data):
     """One process of the guest's passes on for another what that one may not do itself: the relay CONNECTs, the other speaks to the relay."""
     listener = socket.create_server(("127.0.0.1", 0))
+    listener.settimeout(5)
 
     def relay():
         client, _ = listener.accept()
@@ -327,15 +328,19 @@ def relayed(target, data):
             s.sendall(client.recv(4096))
             client.sendall(s.recv(4096))
 
-    threading.Thread(target=relay, daemon=True).start()
     pid = os.fork()
     if pid == 0:
-        os._exit(0)
-    os.waitpid(pid, 0)
-    with socket.create_connection(listener.getsockname(), timeout=5) as s:
-        head = s.recv(4096)
-        s.sendall(data)
-        return head, s.recv(4096)
+        try:
+            relay()
+        finally:
+            os._exit(0)
+    try:
+        with socket.create_connection(listener.getsockname(), timeout=5) as s:
+            head = s.recv(4096)
+            s.sendall(data)
+            return head, s.recv(4096)
+    finally:
+        os.waitpid(pid, 0)
 
 
 def test_relay_inside_the_guest_wins_nothing(run):
