@@ -50,6 +50,7 @@ typedef struct Probe {
         char channel_path[108], qmp_path[108]; /* unlinked at the end */
         pid_t pid;
         int pidfd, stderr_fd;               /* owned */
+        int channel_fd, qmp_fd;             /* owned; listening until both are connected to, whether or not QEMU still lives */
         AccelResult *result;
 } Probe;
 
@@ -65,6 +66,8 @@ static void probe_done(Probe *p) {
         }
         p->pidfd = fd_close(p->pidfd);
         p->stderr_fd = fd_close(p->stderr_fd);
+        p->channel_fd = fd_close(p->channel_fd);
+        p->qmp_fd = fd_close(p->qmp_fd);
         if (p->channel_path[0])
                 (void) unlink(p->channel_path);
         if (p->qmp_path[0])
@@ -195,17 +198,16 @@ static int boot(Probe *p, const AccelProbe *probe) {
         };
         _cleanup_(vm_parts_done) VmParts parts = VM_PARTS_NULL;
         _cleanup_(vm_argv_freep) char **argv = NULL;
-        _cleanup_fd_ int channel = -1, qmp = -1;
         _cleanup_free_ char *cmdline = NULL;
         pid_t mke2fs = 0;
         int r;
 
-        channel = listen_at(probe->scratch, "channel", p->channel_path);
-        if (channel < 0)
-                return channel;
-        qmp = listen_at(probe->scratch, "qmp", p->qmp_path);
-        if (qmp < 0)
-                return qmp;
+        p->channel_fd = listen_at(probe->scratch, "channel", p->channel_path);
+        if (p->channel_fd < 0)
+                return p->channel_fd;
+        p->qmp_fd = listen_at(probe->scratch, "qmp", p->qmp_path);
+        if (p->qmp_fd < 0)
+                return p->qmp_fd;
 
         r = vm_parts_start_scratch(&parts, probe->scratch, PROBE_DISK_MIB, &mke2fs);
         if (r < 0)
@@ -221,8 +223,8 @@ static int boot(Probe *p, const AccelProbe *probe) {
         parts.name = "accel-probe";
         parts.cmdline = cmdline;
         parts.tsc_khz = vm_measure_tsc();
-        parts.channel = channel;
-        parts.qmp = qmp;
+        parts.channel = p->channel_fd;
+        parts.qmp = p->qmp_fd;
         r = vm_command_build(&spec, &parts, &argv);
         if (r < 0)
                 return r;
@@ -251,6 +253,8 @@ static int watch(Probe *p, const AccelProbe *probe) {
         if (r < 0)
                 return r;
 
+        p->channel_fd = fd_close(p->channel_fd);
+        p->qmp_fd = fd_close(p->qmp_fd);
         r = sd_event_add_time_relative(p->event, &p->poller, CLOCK_MONOTONIC, STATUS_USEC, 0, on_poll, p);
         if (r < 0)
                 return r;
@@ -259,7 +263,7 @@ static int watch(Probe *p, const AccelProbe *probe) {
 }
 
 int accel_probe(const AccelProbe *probe, AccelResult *ret) {
-        _cleanup_(probe_done) Probe p = { .pidfd = -1, .stderr_fd = -1, .result = ret };
+        _cleanup_(probe_done) Probe p = { .pidfd = -1, .stderr_fd = -1, .channel_fd = -1, .qmp_fd = -1, .result = ret };
         uint64_t start = time_monotonic();
         int r;
 

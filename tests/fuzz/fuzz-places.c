@@ -12,6 +12,8 @@
 #include "inject/body-place.h"
 #include "util/json.h"
 
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
 #define SENTINEL "tok_Sentinel0123456789"
 #define SECRET "re\"al\\v&a=l%u+e/1"
 
