@@ -300,93 +300,6 @@ static void test_slow_follower(void **state) {
 
 /* ---- what a run may tell ---- */
 
-static void test_run_input(void **state) {
-        _cleanup_free_ char *big = malloc(48 * 1024 * 4 + 2);
-        World *w = *state;
-        char item[ID_LENGTH + 1];
-
-        memset(big, 'x', 48 * 1024 * 4 + 1);
-        big[48 * 1024 * 4 + 1] = 0;
-        submit_exec(w, item);
-        (void) await_active(w, item, "work");
-        RUN(w, "Output", json_pack("{s:s, s:s, s:s}", "stream", "stdin", "step", "exec", "data", "x"));
-        assert_refused(w, "BadInput");
-        RUN(w, "Output", json_pack("{s:s, s:s}", "stream", "stdout", "data", "x"));
-        assert_refused(w, "BadInput");
-        RUN(w, "Output", json_pack("{s:s, s:s, s:s}", "stream", "stdout", "step", "exec", "data", big));
-        assert_refused(w, "BadInput");
-        big[48 * 1024 * 4] = 0;
-        RUN(w, "Output", json_pack("{s:s, s:s, s:s}", "stream", "stdout", "step", "exec", "data", big));
-        assert_ok(w);
-        RUN(w, "Event", json_pack("{s:s, s:{}}", "kind", "../x", "data"));
-        assert_refused(w, "BadInput");
-        RUN(w, "Event", json_pack("{s:s, s:i}", "kind", "booted", "data", 1));
-        assert_refused(w, "BadInput");
-        RUN(w, "Event", json_pack("{s:s, s:{s:s}}", "kind", "guest-error", "data", "text", "\x1b]0;owned\a"));
-        assert_ok(w);
-        OPERATOR(w, "Show", json_pack("{s:s}", "item", item));
-        assert_true(answer_has(w, "x1b]0;owned"));
-        finish(w, "triumph", "", NULL);
-        assert_refused(w, "BadInput");
-        RUN(w, "Imported", json_pack("{s:b, s:s}", "ok", 1, "commit", RESULT)); /* from a run's unit: it has no import under way */
-        assert_ok(w);
-        assert_int_equal(state_of(w, item), ITEM_RUNNING);
-
-        /* of no run that is known, or of another's */
-        strcpy(w->as_run, "r00000000none");
-        finish(w, "ok", "", NULL);
-        assert_refused(w, "NoSuchRun");
-        RUN(w, "GetSpec", NULL);
-        assert_refused(w, "NoSuchRun");
-        assert_int_equal(state_of(w, item), ITEM_RUNNING);
-}
-
-static void test_output_limit(void **state) {
-        _cleanup_free_ char *much = malloc(150 * 1024 + 1);
-        World *w = *state;
-        char item[ID_LENGTH + 1];
-        uint64_t size;
-        Tree root = {};
-
-        tree_put(&root, "usr/lib/anchorhold/policy/workflows/small.json",
-                 "{\"template\": \"base\", \"repository\": false, \"limits\": {\"memory\": \"512M\", \"vcpus\": 1, \"disk\": \"1G\", \"run\": \"1h\","
-                 " \"attempts\": 1, \"output\": \"1M\"}, \"steps\": [{\"name\": \"exec\", \"kind\": \"exec\", \"timeout\": \"1h\"}]}");
-        memset(much, 'x', 150 * 1024);
-        much[150 * 1024] = 0;
-        OPERATOR(w, "Submit", json_pack("{s:s, s:[s]}", "workflow", "small", "command", "/bin/true"));
-        assert_ok(w);
-        (void) snprintf(item, sizeof(item), "%s", json_string_value(json_object_get(w->answer, "item")));
-        (void) await_active(w, item, "work");
-        for (unsigned i = 0; i < 10; i++) {
-                RUN(w, "Output", json_pack("{s:s, s:s, s:s}", "stream", "stdout", "step", "exec", "data", much));
-                assert_ok(w); /* the guest is never held up */
-        }
-        size = event_log_output_size(manager_log(w->m, item), w->as_run);
-        assert_true(size >= 1024 * 1024 && size < 1024 * 1024 + 160 * 1024);
-        OPERATOR(w, "Show", json_pack("{s:s}", "item", item));
-        assert_true(answer_has(w, "output.limit"));
-        assert_int_equal(unlink("/usr/lib/anchorhold/policy/workflows/small.json"), 0);
-}
-
-static void test_usage(void **state) {
-        World *w = *state;
-        char item[ID_LENGTH + 1];
-
-        submit_exec(w, item);
-        (void) await_active(w, item, "work");
-        for (unsigned i = 0; i < 2; i++) { /* a repeated report counts once */
-                RUN(w, "AddUsage", json_pack("{s:s, s:s, s:s, s:i, s:i, s:i, s:i}", "call", "c1", "provider", "p", "model", "m\x1b", "input_tokens", 11,
-                                             "output_tokens", 22, "cost_microusd", 333, "status", 200));
-                assert_ok(w);
-        }
-        OPERATOR(w, "Show", json_pack("{s:s}", "item", item));
-        assert_int_equal(json_integer_value(json_object_get(json_object_get(w->answer, "item"), "cost_microusd")), 333);
-        RUN(w, "AddUsage", json_pack("{s:s, s:s, s:i}", "provider", "p", "model", "m", "cost_microusd", -5));
-        assert_refused(w, "BadInput");
-        RUN(w, "AddUsage", json_pack("{s:s, s:s, s:I}", "provider", "p", "model", "m", "input_tokens", (json_int_t) (1LL << 40) + 1));
-        assert_refused(w, "BadInput");
-}
-
 /* A misuse flags the run, in what Show gives; a run that floods is flagged so often and no more. */
 static void test_misuse(void **state) {
         World *w = *state;
@@ -410,33 +323,6 @@ static void test_misuse(void **state) {
         assert_refused(w, "BadInput");
         RUN(w, "Misuse", json_pack("{s:s}", "credential", "git"));
         assert_refused(w, "BadInput");
-}
-
-/* PID 1 asks for a VM's specification; only the VM of a run under way has one. */
-static void test_vm_credential(void **state) {
-        World *w = *state;
-        Peer peer = { .roles = PEER_VM };
-        char item[ID_LENGTH + 1];
-        char *blob = NULL;
-        size_t size;
-
-        submit_exec(w, item);
-        (void) await_active(w, item, "work");
-        strcpy(peer.run, w->as_run);
-        assert_int_equal(run_api_credential(&peer, "vm", &blob, &size, w->m), 0);
-        assert_int_equal(size, strlen(blob));
-        assert_non_null(strstr(blob, "\"accel\":\"kvm\""));
-        free(blob);
-        assert_int_equal(run_api_credential(&peer, "guest", &blob, &size, w->m), -EACCES);
-        peer.roles = PEER_RUN;
-        assert_int_equal(run_api_credential(&peer, "vm", &blob, &size, w->m), -EACCES);
-        peer.roles = PEER_VM;
-        strcpy(peer.run, "r00000000none");
-        assert_int_equal(run_api_credential(&peer, "vm", &blob, &size, w->m), -EACCES);
-        strcpy(peer.run, w->as_run);
-        finish(w, "ok", "", NULL);
-        assert_int_equal(run_api_credential(&peer, "vm", &blob, &size, w->m), -EACCES); /* it is being cleaned up */
-        run_api_credential_denied(NULL, "a\nb", "no", w->m);
 }
 
 /* ---- when nothing is leased ---- */
@@ -648,11 +534,7 @@ int main(void) {
                 cmocka_unit_test_setup_teardown(test_stop_queued, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_followers, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_slow_follower, set_up, tear_down),
-                cmocka_unit_test_setup_teardown(test_run_input, set_up, tear_down),
-                cmocka_unit_test_setup_teardown(test_output_limit, set_up, tear_down),
-                cmocka_unit_test_setup_teardown(test_usage, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_misuse, set_up, tear_down),
-                cmocka_unit_test_setup_teardown(test_vm_credential, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_enforcer_lost, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_fence_is_not_whole, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_run_is_not_fenced, set_up, tear_down),
