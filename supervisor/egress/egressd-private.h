@@ -49,7 +49,9 @@ struct Egressd {
         struct stat resolv_conf;    /* as it was when it was read */
         Denials *denials;           /* owned */
         Untold *untold;             /* owned */
-        Telling *tellings;          /* owned; egressd-record.c */
+        Telling *tellings;          /* owned; egressd-denials.c */
+        sd_event_source *stop;      /* owned; ends the wait for auditd's last answers */
+        bool stopping;
         AddressRange networks[EGRESSD_NETWORKS_MAX];
         size_t n_networks;
         AddressRange nat64[EGRESSD_NAT64_MAX]; /* named in host.json */
@@ -92,15 +94,19 @@ void egressd_turns_done(Egressd *e);
 /* What came of a ping. (That one record was not taken is the business of what it was about, not of every run.) */
 void egressd_note_audit(Egressd *e, int r);
 int egressd_record(Egressd *e, EgressRun *run, const char *event, const char *actor, json_t *data, AuditDone done, void *userdata);
+bool egressd_over_budget(const EgressRun *run);
+
+/* egressd-denials.c */
 /* A denial, or `count` of them: counted, told, aggregated. `name` and `detail` may be text from the guest. */
 void egressd_deny_many(Egressd *e, EgressRun *run, const Peer *peer, const char *event, const char *rule, const char *name,
                        uint16_t port, const char *reason, const char *detail, uint64_t count);
 void egressd_deny(Egressd *e, EgressRun *run, const Peer *peer, const char *event, const char *rule, const char *name,
                   uint16_t port, const char *reason, const char *detail);
-bool egressd_over_budget(const EgressRun *run);
 int egressd_new_denials(Egressd *e);
 /* What an earlier life had counted and not told: a record for each run. */
 void egressd_tell_untold(Egressd *e);
+/* auditd answers: what it did not take is sent again. */
+void egressd_tell_again(Egressd *e);
 /* After the audit client is gone. */
 void egressd_denials_done(Egressd *e);
 

@@ -177,6 +177,7 @@ static void on_ping(int r, void *userdata) {
         if (r < 0)
                 return;
 
+        egressd_tell_again(e);
         r = grant_map_heartbeat(e->map);
         if (r < 0) {
                 log_error_errno(r, "no heartbeat for the fence");

@@ -18,10 +18,11 @@
  * At a crash: registrations, policies with what operators changed, names and grants are on disk; the map's entries are the kernel's. A
  * new process claims those of the grants that it knows and closes the others: open connections go on if it beats within ten seconds, new
  * connects need new grants, and what belongs to owners that do not come back to watch is revoked. Requests under way are lost; their
- * callers see a broken connection and deny. Denials that were counted and not told are told in sum (untold.c).
+ * callers see a broken connection and deny. Denials that were counted and not told are told in sum (untold.c); an orderly stop tells them first.
  *
  * egressd.c has start-up, egressd-host.c what it takes from the host's configuration, egressd-methods.c the table and the short methods, egressd-connect.c the
- * way from a question to a grant, egressd-watch.c heartbeat and watchers, egressd-record.c the audit side.
+ * way from a question to a grant, egressd-watch.c heartbeat and watchers, egressd-record.c the audit side,
+ * egressd-denials.c what is counted before it is recorded.
  */
 
 #include <errno.h>

@@ -14,4 +14,6 @@ typedef struct Egressd Egressd;
 /* Everything but the loop. Takes the listening descriptors that systemd passed as "egress" and "egress-api". */
 int egressd_new(Egressd **ret, sd_event *event);
 Egressd *egressd_free(Egressd *e);
+/* Ends the loop in an orderly way: when what was counted is in the audit log, or after four seconds. What is not is told by the next start. */
+int egressd_stop(Egressd *e);
 DEFINE_CLEANUP(Egressd *, egressd_free)

@@ -1,0 +1,248 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+
+/*
+ * Denials on their way to the audit log. denials.c counts and says when a record is due; here it is sent, and kept until auditd has
+ * acknowledged it. One that auditd did not take (it was gone, slow, or full) is sent again when it answers a ping, and until then no
+ * further ones of that run are begun: they go on being counted, in a table that is bounded. So what is kept here is bounded as well, by what may be
+ * under way at once and what a release tells at the end.
+ *
+ * Whatever has not been acknowledged when this process ends is in untold.c, and the next life tells it. On an orderly stop little is left
+ * for that: everything is told once more (egressd_stop()). A record that auditd wrote without our hearing of it is told twice, so
+ * that the counts of a run are never fewer than its denials.
+ */
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "egress/egressd-private.h"
+#include "util/json.h"
+#include "util/log.h"
+
+enum { STOP_USEC = 4 * 1000 * 1000 }; /* more than auditd has for an answer, less than TimeoutStopSec= */
+
+/* A record that stands for some denials, until auditd has acknowledged it. */
+struct Telling {
+        Egressd *egressd;   /* borrowed */
+        Telling *next, **prev;
+        char run[ID_LENGTH + 1];
+        const char *event;  /* static */
+        char *actor;        /* owned; or NULL */
+        json_t *data;       /* owned */
+        uint64_t count;
+        bool refused;       /* and not sent again yet */
+};
+
+static UntoldEvent untold_event(const char *event) {
+        return strcmp(event, "dns.refused") == 0 ? UNTOLD_DNS_REFUSED : UNTOLD_EGRESS_DENY;
+}
+
+static Telling *telling_free(Telling *t) {
+        if (!t)
+                return NULL;
+
+        if (t->prev) {
+                *t->prev = t->next;
+                if (t->next)
+                        t->next->prev = t->prev;
+        }
+        json_decref(t->data);
+        free(t->actor);
+        free(t);
+        return NULL;
+}
+DEFINE_CLEANUP(Telling *, telling_free)
+
+static void end_if_told(Egressd *e) {
+        const Telling *t = e->tellings;
+
+        while (t && t->refused)
+                t = t->next;
+        if (e->stopping && !t) /* what was refused is in the file */
+                (void) sd_event_exit(e->event, 0);
+}
+
+static void on_told(int r, void *userdata) {
+        Telling *t = userdata;
+        Egressd *e = t->egressd;
+
+        /* What it will never take as it is stays in the file, and is told without its words. */
+        t->refused = r < 0 && r != -EINVAL && r != -EACCES;
+        if (r >= 0)
+                untold_told(e->untold, t->run, untold_event(t->event), t->count);
+        if (!t->refused)
+                (void) telling_free(t);
+        end_if_told(e);
+}
+
+static int send_telling(Telling *t) {
+        return audit_append(t->egressd->audit, t->event, t->run, NULL, t->actor, json_incref(t->data), on_told, t);
+}
+
+/* Takes data over. run NULL: it is gone already. */
+static int tell(Egressd *e, EgressRun *run, const char *id, const char *event, const char *actor, json_t *data, uint64_t count) {
+        _cleanup_(telling_freep) Telling *t = NULL;
+        int r;
+
+        t = calloc(1, sizeof(*t));
+        if (!t || !data || (actor && !(t->actor = strdup(actor)))) {
+                json_decref(data);
+                return -ENOMEM;
+        }
+        t->egressd = e;
+        t->event = event;
+        t->data = data;
+        t->count = count;
+        (void) snprintf(t->run, sizeof(t->run), "%s", id);
+
+        r = send_telling(t);
+        if (r < 0)
+                return r;
+
+        t->next = e->tellings;
+        t->prev = &e->tellings;
+        if (t->next)
+                t->next->prev = &t->next;
+        e->tellings = TAKE_PTR(t);
+        if (run)
+                run->n_records++;
+        return 0;
+}
+
+static bool has_refused(const Egressd *e, const char *run) {
+        for (const Telling *t = e->tellings; t; t = t->next)
+                if (t->refused && strcmp(t->run, run) == 0)
+                        return true;
+        return false;
+}
+
+void egressd_tell_again(Egressd *e) {
+        for (Telling *t = e->tellings; t; t = t->next) {
+                int r;
+
+                if (!t->refused || audit_pending(e->audit, t->run) >= EGRESSD_DENIALS_PENDING_MAX)
+                        continue;
+                r = send_telling(t);
+                if (r < 0)
+                        log_warning_errno(r, "run %s: %llu denials cannot be recorded yet", t->run, (unsigned long long) t->count);
+                else
+                        t->refused = false;
+        }
+}
+
+/* ---- what an earlier life left ---- */
+
+static void on_left(const char *run, UntoldEvent event, uint64_t count, void *userdata) {
+        const char *name = event == UNTOLD_DNS_REFUSED ? "dns.refused" : "egress.deny";
+        Egressd *e = userdata;
+        int r;
+
+        log_notice("run %s: %llu denials were not in the log when this process ended before", run, (unsigned long long) count);
+        r = untold_add(e->untold, run, event, count); /* until auditd has it */
+        if (r >= 0)
+                r = tell(e, egress_state_find(e->state, run), run, name, NULL,
+                         json_pack("{s:s, s:s, s:s, s:i, s:I, s:s}", "name", "-", "rule", "overflow", "reason", "log-lost", "port", 0, "count",
+                                   (json_int_t) count, "detail", "counted before egressd ended, and not told one by one"),
+                         count);
+        if (r < 0)
+                log_warning_errno(r, "run %s: that could not be recorded", run);
+}
+
+void egressd_tell_untold(Egressd *e) {
+        untold_take(e->untold, on_left, e);
+}
+
+/* ---- denials ---- */
+
+static bool tell_denial(const Denial *d, bool last, void *userdata) {
+        Egressd *e = userdata;
+        EgressRun *run = egress_state_find(e->state, d->run);
+        json_t *data;
+        int r;
+
+        /* Over its budget a run is denied everything; one record said so, and no more follow until its end. */
+        if (!last && run && egressd_over_budget(run) && strcmp(d->reason, "record-budget") != 0)
+                return false;
+        /* What waits behind too many others is not taken in time, and holds up what the run is allowed; what was refused goes first. */
+        if (!last && (e->stopping || audit_pending(e->audit, d->run) >= EGRESSD_DENIALS_PENDING_MAX || has_refused(e, d->run)))
+                return false;
+
+        data = json_pack("{s:s, s:s, s:s, s:i, s:I, s:s*}", "name", d->name, "rule", d->rule, "reason", d->reason,
+                         "port", d->port, "count", (json_int_t) d->count, "detail", d->detail);
+        r = tell(e, run, d->run, d->event, d->unit, data, d->count);
+        if (r < 0)
+                log_warning_errno(r, "run %s: a denial of %s could not be recorded", d->run, d->name);
+        return r >= 0;
+}
+
+int egressd_new_denials(Egressd *e) {
+        int r;
+
+        r = untold_open(&e->untold, EGRESSD_STATE_DIR);
+        if (r < 0)
+                return log_error_errno(r, "cannot open %s/untold", EGRESSD_STATE_DIR);
+        return denials_new(&e->denials, tell_denial, e);
+}
+
+void egressd_deny(Egressd *e, EgressRun *run, const Peer *peer, const char *event, const char *rule, const char *name,
+                  uint16_t port, const char *reason, const char *detail) {
+        egressd_deny_many(e, run, peer, event, rule, name, port, reason, detail, 1);
+}
+
+void egressd_deny_many(Egressd *e, EgressRun *run, const Peer *peer, const char *event, const char *rule, const char *name,
+                       uint16_t port, const char *reason, const char *detail, uint64_t count) {
+        _cleanup_free_ char *safe_name = NULL, *safe_detail = NULL;
+        Denial d = { .event = event, .rule = (char *) rule, .port = port, .reason = (char *) reason, .unit = peer->unit, .count = count };
+        int r;
+
+        safe_name = text_escape(name, strnlen(name, 256), false);
+        safe_detail = detail ? text_escape(detail, strnlen(detail, 256), false) : NULL;
+        if (!safe_name || (detail && !safe_detail)) {
+                log_oom();
+                return;
+        }
+
+        d.name = safe_name;
+        d.detail = safe_detail;
+        (void) snprintf(d.run, sizeof(d.run), "%s", run ? run->id : peer->run);
+        r = untold_add(e->untold, d.run, untold_event(event), count > 0 ? count : 1);
+        if (r < 0)
+                log_warning_errno(r, "run %s: a denial would be lost if this process were killed", d.run);
+        r = denials_add(e->denials, time_boottime(), &d);
+        if (r < 0)
+                log_warning_errno(r, "run %s: a denial of %s could not be counted", d.run, safe_name);
+}
+
+/* ---- the end ---- */
+
+static int on_stop_timer(sd_event_source *s, uint64_t usec, void *userdata) {
+        Egressd *e = userdata;
+
+        log_notice("the audit log does not answer: denials that are not in it are told by the next start");
+        return sd_event_exit(e->event, 0);
+}
+
+int egressd_stop(Egressd *e) {
+        int r;
+
+        if (e->stopping) /* asked twice: at once */
+                return sd_event_exit(e->event, 0);
+
+        r = sd_event_add_time_relative(e->event, &e->stop, CLOCK_MONOTONIC, STOP_USEC, 0, on_stop_timer, e);
+        if (r < 0)
+                return sd_event_exit(e->event, r);
+        e->stopping = true;
+        for (const EgressRun *run = egress_state_runs(e->state); run; run = run->next)
+                denials_flush(e->denials, run->id);
+        denials_flush(e->denials, NULL); /* of runs that are none, or no more */
+        end_if_told(e);
+        return 0;
+}
+
+void egressd_denials_done(Egressd *e) {
+        e->stop = sd_event_source_disable_unref(e->stop);
+        while (e->tellings)
+                (void) telling_free(e->tellings);
+        denials_free(e->denials);
+        untold_free(e->untold);
+}
