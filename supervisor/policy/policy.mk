@@ -18,4 +18,4 @@ LIB_SRCS += supervisor/policy/policy-load.c \
             supervisor/policy/policy-host.c
 UNIT_TESTS += test-policy-egress test-policy-live test-policy-load test-policy-schema
 FUZZERS += fuzz-policy fuzz-policy-path
-BENCHES += bench-policy
+BENCHES += bench-policy bench-load bench-relay

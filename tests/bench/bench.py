@@ -8,9 +8,10 @@
   - the memory (PSS) of each process while one run idles;
   - what an egress decision costs with 10, 1,000 and 100,000 rules, as ratios, and how long so many take to load (bench-policy.c);
   - connect() with and without the fence's programs, as a ratio;
-  - names answered a second, and what a passed-through connection costs (egress.py).
+  - names answered a second, and what a passed-through connection costs (egress.py);
+  - inspected and passed-through connections beside squid, mitmproxy and a splice relay (proxies.py).
 
-    bench.py [--rounds N] [--only policy|connects|egress]
+    bench.py [--rounds N] [--only policy|connects|egress|proxies]
 """
 
 import argparse
@@ -33,6 +34,7 @@ import egress  # noqa: E402
 import guestchannel  # noqa: E402
 import host as hosting  # noqa: E402
 import inside  # noqa: E402
+import proxies  # noqa: E402
 import world as worlds  # noqa: E402
 
 TEMPLATE = "/usr/lib/anchorhold/templates/base"
@@ -206,7 +208,7 @@ def show_connects(plain, fenced):
 def main():
     parser = argparse.ArgumentParser(description="figures of one run")
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--only", choices=["policy", "connects", "egress"], help="one part of it")
+    parser.add_argument("--only", choices=["policy", "connects", "egress", "proxies"], help="one part of it")
     arguments = parser.parse_args()
     if arguments.only == "policy":
         policy()
@@ -215,11 +217,13 @@ def main():
     build.mkdir(parents=True, exist_ok=True)
     world = worlds.World(build / "world")
     world.start()
-    host = hosting.start_in_world("bench", world, hosting.load_policies(TOP / "tests" / "integration" / "policy"))
+    host = hosting.start_in_world("bench", world, [*hosting.load_policies(TOP / "tests" / "integration" / "policy"), *proxies.POLICIES])
     try:
-        if arguments.only != "egress":
+        if arguments.only in (None, "proxies"):
+            proxies.figures(host, world, arguments.rounds)
+        if arguments.only in (None, "connects"):
             show_connects(*connects(host, max(arguments.rounds, 5)))
-        if arguments.only != "connects":
+        if arguments.only in (None, "egress"):
             egress.figures(host)
         if arguments.only:
             return 0
