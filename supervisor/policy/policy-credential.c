@@ -4,7 +4,7 @@
  * credentials/NAME.json: where a credential may be used. Never its value, which is in the host's
  * encrypted store under the same name.
  *
- *   { "description": TEXT, "kind": "static", "provider": PROVIDER, "on_foreign": "refuse" | "pass" | "replace",
+ *   { "description": TEXT, "kind": "static" | "github-app", "app": { as atop policy-app.c }, "provider": PROVIDER, "on_foreign": "refuse" | "pass" | "replace",
  *     "sentinel": { "prefix": "ghp_", "alphabet": "alnum", "length": 40, "checksum": "crc32-base62" },
  *     "hosts": [ HOST ], "ports": [ 443 ], "methods": [ "POST" ], "paths": [ "/v1/" ],
  *     "places": [ { "header": "x-api-key" }, { "bearer": true }, { "basic": "user" | "password" | "either" },
@@ -201,9 +201,9 @@ static void check_places(const Node *top, PolicyCredential *c) {
 
 void policy_check_credential(Policy *p, PolicyObject *o) {
         static const char *const known[] = {
-                "description", "kind", "provider", "on_foreign", "sentinel", "hosts", "ports", "methods", "paths", "places", NULL,
+                "description", "kind", "app", "provider", "on_foreign", "sentinel", "hosts", "ports", "methods", "paths", "places", NULL,
         };
-        static const char *const kinds[] = { "static", NULL };
+        static const char *const kinds[] = { "static", "github-app", NULL };
         static const char *const foreign[] = { "refuse", "pass", "replace", NULL };
         PolicyCredential *c = &o->credential;
         Node top = node_top(p, o);
@@ -217,6 +217,7 @@ void policy_check_credential(Policy *p, PolicyObject *o) {
         (void) node_string(&top, "description", 0, &text);
         (void) node_reference(&top, "provider", NODE_NULLABLE, POLICY_PROVIDERS, &c->provider);
         (void) node_choice(&top, "kind", 0, kinds, &c->kind);
+        policy_check_app(&top, c->kind);
         (void) node_choice(&top, "on_foreign", 0, foreign, &c->on_foreign);
         check_sentinel(&top, c);
         (void) node_strings(&top, "hosts", NODE_REQUIRED, 1, 64, check_host_name, &c->hosts);

@@ -173,6 +173,9 @@ bool policy_read_budget(const Node *top, bool host, PolicyBudget *ret);
 
 void policy_check_provider(Policy *p, PolicyObject *o);
 void policy_check_credential(Policy *p, PolicyObject *o);
+/* A credential's "app", and whether the egress policy of a workflow lets its tokens be minted and revoked. */
+void policy_check_app(const Node *top, const char *kind);
+void policy_check_app_reach(const Node *n, const PolicyCredential *c, const EgressPolicy *egress, const char *egress_name);
 void policy_check_egress(Policy *p, PolicyObject *o);
 void policy_check_harness(Policy *p, PolicyObject *o);
 void policy_check_workflow(Policy *p, PolicyObject *o);

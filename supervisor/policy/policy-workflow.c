@@ -199,6 +199,7 @@ static void check_credentials(const Node *top, PolicyWorkflow *w) {
                 if (!credential->reason && egress && !egress->reason) {
                         check_reach(&n, &credential->credential, egress->egress, w->egress);
                         check_content(&n, &credential->credential, egress->egress);
+                        policy_check_app_reach(&n, &credential->credential, egress->egress, w->egress);
                 }
         }
 }

@@ -177,7 +177,7 @@ typedef struct PolicyWorkflow {
 /* harness/NAME.json, credentials/NAME.json, providers/NAME.json as checked JSON; "credentials" also through: */
 typedef struct PolicyCredential {
         const char *name, *provider;         /* provider may be NULL */
-        const char *kind;                    /* "static": a value that somebody sealed to the host */
+        const char *kind;                    /* "static": a value that somebody sealed to the host; "github-app": a key that mints them, see PolicyApp */
         const char *on_foreign;              /* "refuse", "pass", "replace" */
         const char *prefix, *alphabet;       /* sentinel's shape, as secret/sentinel.h takes it */
         const char *checksum;                /* "crc32-base62", or NULL */
@@ -188,6 +188,24 @@ typedef struct PolicyCredential {
         const json_t *places;                /* as atop policy-credential.c */
         const json_t *document;              /* the whole file */
 } PolicyCredential;
+
+/* Of a credential whose kind is "github-app". */
+typedef struct PolicyApp {
+        const char *id;          /* the app's id or client id; borrowed, as is all of JSON */
+        uint64_t installation;   /* 0: to be looked up */
+        char host[254];          /* of the API */
+        uint16_t port;
+        char base[128];          /* what its paths begin with: "", "/api/v3" */
+        const json_t *repositories; /* array of OWNER/NAME and OWNER/ followed by a star */
+        const json_t *permissions;  /* {NAME: "read" | "write" | "admin"} */
+} PolicyApp;
+
+/* From the credential's file, which was checked: -EINVAL if it was not, or is of another kind. */
+int policy_app_read(const json_t *credential, PolicyApp *ret);
+/* May a token for that repository be minted? */
+bool policy_app_covers(const PolicyApp *app, const char *repository);
+/* Is this OWNER/NAME? NULL is none. */
+bool policy_is_repository(const char *s);
 
 /* Loads the whole set. root is "" on a host; a test gives a folder. `ret_findings` (may be NULL) is the
  * caller's: policy_findings_free(). The set is returned even if files had findings; only -ENOMEM and unreadable

@@ -11,11 +11,12 @@ LIB_SRCS += supervisor/policy/policy-load.c \
             supervisor/policy/policy-path.c \
             supervisor/policy/policy-rules.c \
             supervisor/policy/policy-rules-text.c \
+            supervisor/policy/policy-app.c \
             supervisor/policy/policy-credential.c \
             supervisor/policy/policy-provider.c \
             supervisor/policy/policy-harness.c \
             supervisor/policy/policy-workflow.c \
             supervisor/policy/policy-host.c
-UNIT_TESTS += test-policy-egress test-policy-live test-policy-load test-policy-schema
+UNIT_TESTS += test-policy-app test-policy-egress test-policy-live test-policy-load test-policy-schema
 FUZZERS += fuzz-policy fuzz-policy-path
 BENCHES += bench-policy bench-load bench-relay

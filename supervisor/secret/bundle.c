@@ -25,6 +25,10 @@ static const Secret *included(const RunCredential *c, BundleFlags flags) {
         return flags & BUNDLE_WITH_SECRETS ? c->secret : NULL;
 }
 
+static json_t *describe_minted(const RunCredential *c) {
+        return c->minted ? json_pack("{s:I}", "expires_usec", (json_int_t) c->expires_usec) : json_null();
+}
+
 static json_t *describe(const RunSecrets *s, BundleFlags flags, size_t *offset) {
         _cleanup_json_ json_t *credentials = NULL;
         json_t *ca_key = span_of(s->ca_key, offset);
@@ -34,16 +38,16 @@ static json_t *describe(const RunSecrets *s, BundleFlags flags, size_t *offset) 
                 const RunCredential *c = &s->credentials[i];
 
                 if (json_array_append_new(credentials,
-                                          json_pack("{s:s, s:s, s:O, s:O?, s:o}", "name", c->name, "sentinel", c->sentinel,
-                                                    "rule", c->rule, "provider", c->provider,
+                                          json_pack("{s:s, s:s, s:O, s:O?, s:o, s:o}", "name", c->name, "sentinel", c->sentinel,
+                                                    "rule", c->rule, "provider", c->provider, "minted", describe_minted(c),
                                                     "secret", span_of(included(c, flags), offset))) < 0) {
                         json_unref(ca_key);
                         return NULL;
                 }
         }
 
-        return json_pack("{s:s, s:s, s:s, s:s, s:I, s:s?, s:o, s:O}", "run", s->run, "item", s->item,
-                         "workflow", s->workflow, "stage", s->stage, "expires_usec", (json_int_t) s->expires_usec,
+        return json_pack("{s:s, s:s, s:s, s:s, s:s?, s:I, s:s?, s:o, s:O}", "run", s->run, "item", s->item,
+                         "workflow", s->workflow, "stage", s->stage, "repository", s->repository, "expires_usec", (json_int_t) s->expires_usec,
                          "ca_pem", s->ca_pem, "ca_key", ca_key, "credentials", credentials);
 }
 
@@ -110,7 +114,7 @@ static int read_span(const json_t *span, const uint8_t *tail, size_t tail_size, 
 
 static int read_credential(RunSecrets *s, size_t i, const json_t *c, const uint8_t *tail, size_t tail_size) {
         const char *name, *sentinel;
-        const json_t *rule, *provider;
+        const json_t *rule, *provider, *minted, *expires;
         int r;
 
         name = json_string_value(json_object_get(c, "name"));
@@ -124,16 +128,23 @@ static int read_credential(RunSecrets *s, size_t i, const json_t *c, const uint8
         if (provider && !json_is_object(provider))
                 return -EBADMSG;
 
+        minted = json_object_get(c, "minted");
+        expires = json_object_get(minted, "expires_usec");
+        if (minted && !json_is_null(minted) && (!json_is_integer(expires) || json_integer_value(expires) < 0))
+                return -EBADMSG;
+
         r = run_secrets_set_credential(s, i, name, sentinel, rule, provider);
         if (r < 0)
                 return r;
+        s->credentials[i].minted = json_is_object(minted);
+        s->credentials[i].expires_usec = (uint64_t) json_integer_value(expires);
         return read_span(json_object_get(c, "secret"), tail, tail_size, &s->credentials[i].secret);
 }
 
 static int read_head(RunSecrets **ret, const json_t *head, const uint8_t *tail, size_t tail_size) {
         _cleanup_(run_secrets_freep) RunSecrets *s = NULL;
         const char *run, *item, *workflow, *stage;
-        const json_t *credentials, *ca_pem, *expires;
+        const json_t *credentials, *ca_pem, *expires, *repository;
         int r;
 
         run = json_string_value(json_object_get(head, "run"));
@@ -143,6 +154,7 @@ static int read_head(RunSecrets **ret, const json_t *head, const uint8_t *tail, 
         expires = json_object_get(head, "expires_usec");
         credentials = json_object_get(head, "credentials");
         ca_pem = json_object_get(head, "ca_pem");
+        repository = json_object_get(head, "repository");
         if (!text_is_id('r', run) || !item || !workflow || !stage || !json_is_integer(expires) ||
             json_integer_value(expires) < 0 || !json_is_array(credentials) ||
             json_array_size(credentials) > RUN_CREDENTIALS_MAX || !(json_is_null(ca_pem) || json_is_string(ca_pem)))
@@ -152,6 +164,9 @@ static int read_head(RunSecrets **ret, const json_t *head, const uint8_t *tail, 
         if (r < 0)
                 return r;
 
+        r = run_secrets_set_repository(s, json_string_value(repository) ?: "");
+        if (r < 0)
+                return r;
         if (json_is_string(ca_pem)) {
                 s->ca_pem = strdup(json_string_value(ca_pem));
                 if (!s->ca_pem)

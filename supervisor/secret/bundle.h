@@ -5,8 +5,8 @@
  * A run's secrets as bytes: what inject gets over PID 1, and (without the credentials' values) what
  * secretd seals on disk.
  *
- *   {"run","item","workflow","stage","expires_usec","ca_pem","ca_key":[offset,length]|null,
- *    "credentials":[{"name","sentinel","rule","provider","secret":[offset,length]|null}]}
+ *   {"run","item","workflow","stage","repository":text|null,"expires_usec","ca_pem","ca_key":[offset,length]|null,
+ *    "credentials":[{"name","sentinel","rule","provider","minted":{"expires_usec"}|null,"secret":[offset,length]|null}]}
  *   newline
  *   the secrets' bytes; offsets count from the byte after the newline
  *

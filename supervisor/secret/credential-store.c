@@ -8,7 +8,7 @@
  * and secretd's unit says LoadCredentialEncrypted=cred:/var/lib/anchorhold/credentials: PID 1 decrypts
  * each file of that folder as cred_NAME, and the name inside must be that one. A credential goes
  * into HTTP heads, so its bytes are visible ASCII without blanks; one line end at its end is an
- * editor's and is dropped.
+ * editor's and is dropped. Or it is the private key of a GitHub App in PEM, by which values are minted.
  */
 
 #include "secret/credential-store.h"
@@ -17,6 +17,7 @@
 #include <fcntl.h>
 #include <string.h>
 
+#include "secret/app-key.h"
 #include "util/log.h"
 #include "util/text.h"
 
@@ -40,6 +41,8 @@ static const char *check(const Secret *s) {
                 return "shorter than 8 bytes";
         if (v.size > CREDENTIAL_MAX_SIZE)
                 return "longer than 8192 bytes";
+        if (app_key_is_pem(s))
+                return app_key_check(s);
         for (size_t i = 0; i < v.size; i++)
                 if (p[i] < 0x21 || p[i] > 0x7e)
                         return "a byte that is no visible ASCII character";

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "secret/app-key.h"
 #include "secret/run-ca.h"
 #include "secret/sentinel.h"
 
@@ -22,6 +23,8 @@ static int check_request(const RegisterRequest *q, uint64_t now_usec, char **ret
                 wrong = "workflow: not a workflow's name";
         else if (strcmp(q->stage, "work") != 0 && strcmp(q->stage, "verify") != 0)
                 wrong = "stage: neither \"work\" nor \"verify\"";
+        else if (q->repository && !policy_is_repository(q->repository))
+                wrong = "repository: not OWNER/NAME";
         else if (q->expires_usec <= now_usec || q->expires_usec - now_usec > EXPIRES_MAX_USEC)
                 wrong = "expires_usec: not within the next 31 days";
 
@@ -29,6 +32,27 @@ static int check_request(const RegisterRequest *q, uint64_t now_usec, char **ret
                 return 0;
         *ret_reason = strdup(wrong);
         return -EINVAL;
+}
+
+/* Does the value fit the kind? And may this item have a token? */
+static int check_value(const PolicyCredential *c, const Secret *value, const char *repository, char **ret_reason) {
+        bool app = strcmp(c->kind, "github-app") == 0;
+        PolicyApp parts;
+
+        if (app != app_key_is_pem(value))
+                *ret_reason = text_format(app ? "credential %s: its value is not the private key of an app"
+                                              : "credential %s: its value is a private key, which no run gets; of the kind \"github-app\" it would mint tokens",
+                                          c->name);
+        else if (!app)
+                return 0;
+        else if (!repository)
+                *ret_reason = text_format("credential %s mints tokens for the repository of an item, and this one names none (anchorctl submit --upstream=OWNER/NAME)",
+                                          c->name);
+        else if (policy_app_read(c->document, &parts) < 0 || !policy_app_covers(&parts, repository))
+                *ret_reason = text_format("credential %s mints no token for the repository %s", c->name, repository);
+        else
+                return 0;
+        return -ENOKEY;
 }
 
 static int add_credential(RunSecrets *s, size_t i, const Policy *policy, const CredentialStore *store,
@@ -54,6 +78,9 @@ static int add_credential(RunSecrets *s, size_t i, const Policy *policy, const C
                 return -ENOKEY;
         }
 
+        r = check_value(c, credential_store_find(store, name), s->repository, ret_reason);
+        if (r < 0)
+                return r;
         r = sentinel_make(c->prefix, c->alphabet, c->length, c->checksum, &sentinel);
         if (r == -EINVAL) {
                 *ret_reason = text_format("credential %s: the shape of its sentinel leaves fewer than 128 random bits", name);
@@ -107,6 +134,9 @@ int register_run(RunSecrets **ret, const Policy *policy, const CredentialStore *
 
         n = verify ? 0 : json_array_size(w->credentials);
         r = run_secrets_new(&s, q->run, q->item, q->workflow, q->stage, q->expires_usec, n);
+        if (r < 0)
+                return r;
+        r = run_secrets_set_repository(s, verify ? "" : q->repository ?: "");
         if (r < 0)
                 return r;
         for (size_t i = 0; i < n; i++) {

@@ -9,6 +9,7 @@
 
 typedef struct RegisterRequest {
         const char *run, *item, *workflow, *stage; /* borrowed; stage is "work" or "verify" */
+        const char *repository;                    /* of the item, OWNER/NAME; NULL: none is named */
         uint64_t expires_usec;                     /* CLOCK_REALTIME */
 } RegisterRequest;
 

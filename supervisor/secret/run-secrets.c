@@ -49,11 +49,17 @@ RunSecrets *run_secrets_free(RunSecrets *s) {
         free(s->credentials);
         secret_free(s->ca_key);
         free(s->ca_pem);
+        free(s->repository);
         free(s->stage);
         free(s->workflow);
         free(s->item);
         free(s);
         return NULL;
+}
+
+int run_secrets_set_repository(RunSecrets *s, const char *repository) {
+        s->repository = *repository ? strdup(repository) : NULL;
+        return *repository && !s->repository ? -ENOMEM : 0;
 }
 
 int run_secrets_set_credential(RunSecrets *s, size_t i, const char *name, const char *sentinel,

@@ -16,11 +16,14 @@ typedef struct RunCredential {
         Secret *secret;   /* owned; NULL: not known (in sealed state), or revoked */
         json_t *rule;     /* ref; the credential's file as it was at registration */
         json_t *provider; /* ref; the provider's file, NULL if the credential names none */
+        bool minted;      /* its values are made when they are needed, and `secret` is the present one, if there is one; not sealed with the rest */
+        uint64_t expires_usec; /* of that one; CLOCK_REALTIME */
 } RunCredential;
 
 typedef struct RunSecrets {
         char run[ID_LENGTH + 1];
         char *item, *workflow, *stage; /* owned */
+        char *repository;              /* owned; OWNER/NAME of the item, NULL if it has none */
         uint64_t expires_usec;         /* CLOCK_REALTIME */
         char *ca_pem;                  /* owned; NULL if no name is inspected */
         Secret *ca_key;                /* owned; DER of the private key, NULL without CA */
@@ -35,6 +38,9 @@ int run_secrets_new(RunSecrets **ret, const char *run, const char *item, const c
                     uint64_t expires_usec, size_t n_credentials);
 RunSecrets *run_secrets_free(RunSecrets *s);
 DEFINE_CLEANUP(RunSecrets *, run_secrets_free)
+
+/* "": none. */
+int run_secrets_set_repository(RunSecrets *s, const char *repository);
 
 /* Fills place i; copies the strings, takes references of the documents. provider may be NULL. */
 int run_secrets_set_credential(RunSecrets *s, size_t i, const char *name, const char *sentinel,

@@ -14,6 +14,8 @@
  * the run back, so that an answer means all three. At a crash in between, anchord asks again with the
  * same run; it is recorded then, possibly for the second time, and gets the same answer.
  *
+ * Tokens that a GitHub App mints are made while a run goes on and outlive it until they are revoked: secretd-token.c.
+ *
  * Values come from PID 1 alone, which decrypts them when this unit starts. So a value that was added, rotated or removed comes
  * with a restart, which `anchorctl credential` makes, and which loses nothing: the sockets are systemd's, and the runs are
  * sealed on disk. Each inject asks for the values anew (Values) before it watches again: a value that changed is
@@ -28,13 +30,11 @@
 #include <systemd/sd-daemon.h>
 #include <unistd.h>
 
-#include "audit/audit.h"
 #include "ipc/ipc-waiters.h"
 #include "policy/policy.h"
+#include "secret/app-key.h"
 #include "secret/bundle.h"
-#include "secret/credential-store.h"
 #include "secret/register.h"
-#include "secret/run-store.h"
 #include "secret/upstream-ca.h"
 #include "util/io.h"
 #include "util/json.h"
@@ -45,26 +45,7 @@
 /* A run's end is anchord's to say. One that it forgot is released this long after its certificate ended. */
 #define EXPIRED_USEC (3600ULL * 1000 * 1000)
 
-enum { WATCHERS_MAX = 512 };
-
-struct Secretd {
-        sd_event *event; /* ref */
-        char *policy_root; /* owned */
-        char *upstream_ca; /* owned */
-        CredentialStore *credentials; /* owned */
-        RunStore *runs; /* owned */
-        AuditClient *audit; /* owned */
-        IpcServer *api; /* owned */
-        CredentialServer *server; /* owned */
-        sd_event_source *sweep; /* owned */
-        IpcCall *watchers[WATCHERS_MAX]; /* refs */
-        size_t n_watchers;
-        struct Pending *pending; /* owned list */
-};
-
 /* A registration or release whose audit record is under way. Who asks to register the same run meanwhile waits for it as well. */
-typedef struct Pending Pending;
-
 struct Pending {
         Pending *next;
         Secretd *secretd; /* borrowed */
@@ -106,6 +87,12 @@ static Pending *find_registration(const Secretd *d, const char *run) {
                 if (p->registration && strcmp(p->run, run) == 0)
                         return p;
         return NULL;
+}
+
+RunSecrets *secretd_find_run(const Secretd *d, const char *run) {
+        RunSecrets *s = run_store_find(d->runs, run);
+
+        return s && !find_registration(d, run) ? s : NULL;
 }
 
 /* ---- what inject watches ---- */
@@ -247,7 +234,7 @@ static int register_new(Secretd *d, IpcCall *call, const RegisterRequest *q) {
 }
 
 static int secretd_on_register(IpcCall *call, json_t *params, void *userdata) {
-        static const char *const known[] = { "run", "workflow", "item", "expires_usec", "stage", NULL };
+        static const char *const known[] = { "run", "workflow", "item", "expires_usec", "stage", "repository", NULL };
         _cleanup_(json_reader_done) JsonReader reader = {};
         RegisterRequest q = { .stage = "work" };
         Secretd *d = userdata;
@@ -259,6 +246,7 @@ static int secretd_on_register(IpcCall *call, json_t *params, void *userdata) {
         json_read_string(&reader, params, "", "workflow", JSON_F_REQUIRED, &q.workflow);
         json_read_string(&reader, params, "", "item", JSON_F_REQUIRED, &q.item);
         json_read_string(&reader, params, "", "stage", JSON_F_NULLABLE, &q.stage);
+        json_read_string(&reader, params, "", "repository", JSON_F_NULLABLE, &q.repository);
         json_read_uint(&reader, params, "", "expires_usec", JSON_F_REQUIRED, 0, INT64_MAX, &q.expires_usec);
         if (reader.failed)
                 return ipc_call_refuse(call, "BadInput", "%s: %s", reader.pointer, reader.reason);
@@ -266,7 +254,8 @@ static int secretd_on_register(IpcCall *call, json_t *params, void *userdata) {
         s = run_store_find(d->runs, q.run);
         if (!s)
                 return register_new(d, call, &q);
-        if (strcmp(s->workflow, q.workflow) != 0 || strcmp(s->stage, q.stage) != 0 || strcmp(s->item, q.item) != 0)
+        if (strcmp(s->workflow, q.workflow) != 0 || strcmp(s->stage, q.stage) != 0 || strcmp(s->item, q.item) != 0 ||
+            strcmp(s->repository ?: "", strcmp(s->stage, "work") == 0 && q.repository ? q.repository : "") != 0)
                 return ipc_call_refuse(call, "Conflict", "run %s is registered for item %s, workflow %s, stage %s",
                                        s->run, s->item, s->workflow, s->stage);
 
@@ -339,6 +328,7 @@ static int secretd_on_sweep(sd_event_source *source, uint64_t usec, void *userda
         while ((s = run_store_find_expired(d->runs, time_realtime() - EXPIRED_USEC)))
                 if (release_run(d, NULL, s, "expired") < 0)
                         break;
+        secretd_tokens_sweep(d);
 
         r = sd_event_source_set_time_relative(source, SWEEP_USEC);
         if (r >= 0)
@@ -348,23 +338,38 @@ static int secretd_on_sweep(sd_event_source *source, uint64_t usec, void *userda
 
 /* ---- what is there, and who has it ---- */
 
+/* The key of an app stays here: what leaves is the token that it has minted for this run. */
+static int put_value(const Secretd *d, const RunSecrets *s, RunCredential *c) {
+        const Secret *value = credential_store_find(d->credentials, c->name);
+        const Token *token;
+        SecretView v;
+
+        if (!value)
+                return 0;
+        if (app_key_is_pem(value)) {
+                token = token_list_newest(d->tokens, s->run, c->name, time_realtime());
+                c->minted = true;
+                c->expires_usec = token ? token->expires_usec : 0;
+                value = token ? token->secret : NULL;
+        }
+        if (!value)
+                return 0;
+        v = secret_view(value);
+        return secret_new(&c->secret, v.bytes, v.size);
+}
+
 /* The values are put in for as long as it takes to write the bundle. */
 static int secretd_give_inject(const Secretd *d, RunSecrets *s, char **ret, size_t *ret_size) {
         int r = 0;
 
-        for (size_t i = 0; i < s->n_credentials && r >= 0; i++) {
-                const Secret *value = credential_store_find(d->credentials, s->credentials[i].name);
-                SecretView v;
-
-                if (!value)
-                        continue;
-                v = secret_view(value);
-                r = secret_new(&s->credentials[i].secret, v.bytes, v.size);
-        }
+        for (size_t i = 0; i < s->n_credentials && r >= 0; i++)
+                r = put_value(d, s, &s->credentials[i]);
         if (r >= 0)
                 r = bundle_format(s, BUNDLE_WITH_SECRETS, ret, ret_size);
-        for (size_t i = 0; i < s->n_credentials; i++)
+        for (size_t i = 0; i < s->n_credentials; i++) {
                 s->credentials[i].secret = secret_free(s->credentials[i].secret);
+                s->credentials[i].minted = false;
+        }
         return r;
 }
 
@@ -386,8 +391,8 @@ static int secretd_on_values(IpcCall *call, json_t *params, void *userdata) {
         RunSecrets *s;
         int r;
 
-        s = run_store_find(d->runs, ipc_call_peer(call)->run);
-        if (!s || find_registration(d, s->run))
+        s = secretd_find_run(d, ipc_call_peer(call)->run);
+        if (!s)
                 return ipc_call_refuse(call, "NoSuchRun", "this run is not registered");
 
         r = secretd_give_inject(d, s, &data, &size);
@@ -442,6 +447,11 @@ const IpcMethod secretd_methods[] = {
         { INTERFACE "Release", PEER_ANCHORD, secretd_on_release },
         { INTERFACE "Watch", PEER_INJECT, secretd_on_watch },
         { INTERFACE "Values", PEER_INJECT, secretd_on_values },
+        { INTERFACE "Mint", PEER_INJECT, secretd_on_mint },
+        { INTERFACE "Minted", PEER_INJECT, secretd_on_minted },
+        { INTERFACE "Outstanding", PEER_ANCHORD, secretd_on_outstanding },
+        { INTERFACE "Revoke", PEER_INJECT, secretd_on_revoke },
+        { INTERFACE "Revoked", PEER_INJECT, secretd_on_revoked },
         { INTERFACE "List", PEER_ANCHORD | PEER_OPERATOR | PEER_ROOT, secretd_on_list },
         { INTERFACE "Ping", PEER_ANCHORD | PEER_OPERATOR | PEER_ROOT, secretd_on_ping },
         {},
@@ -485,6 +495,8 @@ int secretd_on_credential(const Peer *peer, const char *id, char **ret, size_t *
         RunSecrets *s;
 
         s = *peer->run ? run_store_find(d->runs, peer->run) : NULL;
+        if (!s && strcmp(id, "inject") == 0 && peer->roles & PEER_INJECT && secretd_give_revoker(d, peer->run, ret, ret_size) >= 0)
+                return 0;
         if (!s)
                 reason = "no such run is registered";
         else if (find_registration(d, s->run))
@@ -555,6 +567,9 @@ int secretd_new(Secretd **ret, sd_event *event, const SecretdPaths *paths) {
         r = audit_client_new(&d->audit, event);
         if (r < 0)
                 return r;
+        r = secretd_tokens_load(d, paths->state, paths->key);
+        if (r < 0)
+                return log_error_errno(r, "cannot read the list of tokens in %s", paths->state);
         r = secretd_listen(d);
         if (r < 0)
                 return r;
@@ -579,6 +594,7 @@ Secretd *secretd_free(Secretd *d) {
         d->audit = audit_client_free(d->audit);
         while (d->pending)
                 (void) pending_free(d->pending);
+        token_list_free(d->tokens);
         run_store_free(d->runs);
         credential_store_free(d->credentials);
         free(d->policy_root);

@@ -253,7 +253,7 @@ static const Case cases[] = {
           "/places/0", "exactly one" },
         { "credentials/x.json", CREDENTIAL("'alphabet': 'hex', 'length': 40", "'places': [{'bearer': true}], 'on_foreign': 'allow'"),
           "/on_foreign", "must be" },
-        { "credentials/x.json", CREDENTIAL("'alphabet': 'hex', 'length': 40", "'places': [{'bearer': true}], 'kind': 'github-app'"),
+        { "credentials/x.json", CREDENTIAL("'alphabet': 'hex', 'length': 40", "'places': [{'bearer': true}], 'kind': 'vault'"),
           "/kind", "must be" },
         { "credentials/x.json", CREDENTIAL("'alphabet': 'hex', 'length': 40, 'checksum': 'crc32-base62'", "'places': [{'bearer': true}]"),
           "/sentinel/checksum", "alnum" },

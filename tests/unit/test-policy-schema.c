@@ -177,6 +177,11 @@ static const struct {
           "\"hosts\": [\"api.example.org\"], \"ports\": [443], \"methods\": [\"GET\"], \"paths\": [\"/v1/\"],"
           "\"places\": [{\"header\": \"x-key\"}, {\"bearer\": true}, {\"basic\": \"either\"}, {\"query\": \"key\", \"method\": \"GET\", \"path\": \"/a\"},"
           "{\"json\": \"/a/0\", \"method\": \"POST\", \"path\": \"/b\"}, {\"form\": \"user[key]\", \"method\": \"PUT\", \"path\": \"/\"}]}" },
+        { POLICY_CREDENTIALS, "app",
+          "{\"kind\": \"github-app\", \"app\": {\"id\": \"Iv1.ab-c\", \"installation\": 7, \"api\": \"https://ghe.example.org:8443/api/v3\","
+          "\"repositories\": [\"acme/widgets\", \"acme/*\"], \"permissions\": {\"contents\": \"write\", \"pull_requests\": \"read\"}},"
+          "\"sentinel\": {\"prefix\": \"ghs_\", \"alphabet\": \"alnum\", \"length\": 40},"
+          "\"hosts\": [\"git.example.org\"], \"ports\": [443], \"places\": [{\"bearer\": true}]}" },
         { _POLICY_KINDS + 2, NULL, NULL },
 };
 
