@@ -4,11 +4,15 @@
 T ?=
 TEST_FILES := $(if $(T),$(sort $(foreach f,$(wildcard tests/*/test_*.py),$(if $(findstring $(T),$(notdir $f)),$f))),tests/integration $(wildcard tests/adversary))
 
+# Two processes side by side, each with a boot and files of its own (tests/integration/beside.py): much of the time is waiting. A process that dies is not
+# made anew: the session would wait for its tests for ever.
+BESIDE := $(if $(T),,-n 2 --dist loadfile --max-worker-restart=0)
+
 .PHONY: integration
 integration: image-root templates ## integration tests on the booted image
 	@[ -n "$(strip $(TEST_FILES))" ] || { echo 'no test file has "$(T)" in its name' >&2; exit 1; }
 	@env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 CACHE="$(CACHE)" PYTHONDONTWRITEBYTECODE=1 \
-		/usr/bin/python3 -m pytest -p no:cacheprovider --color=no -q --durations=5 --tb=short $(TEST_FILES)
+		/usr/bin/python3 -m pytest -p no:cacheprovider --color=no -q --durations=5 --tb=short $(BESIDE) $(TEST_FILES)
 
 .PHONY: check-vm
 check-vm: image ## the image as a full virtual machine: what is read-only, KVM, limits

@@ -8,14 +8,13 @@ A skipped test counts as a failure: what `make check` did not run, it did not ch
 import os
 import pathlib
 import sys
-import threading
-import time
 
 import pytest
 
 TOP = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(TOP / "tests" / "world"))
 
+import beside  # noqa: E402
 import host as hosting  # noqa: E402
 import world as worlds  # noqa: E402
 from egressrun import Anchord  # noqa: E402
@@ -54,11 +53,11 @@ def policies():
 
 
 @pytest.fixture(scope="session")
-def host(world, repository, policies):
+def host(request, world, repository, policies):
     try:
         booted = hosting.start_in_world(f"check-{os.getpid()}", world, policies, repository)
     except hosting.BootFailed as error:
-        pytest.exit(str(error), returncode=3)
+        beside.give_up(request.config, str(error))
     yield booted
     try:
         # after all that: the record of it is whole, and no daemon is left failed
@@ -107,47 +106,5 @@ def pytest_make_collect_report(collector):
         report.longrepr = f"{collector.nodeid} was skipped, and a skip is a failure here"
 
 
-# Nothing is silent for long: a test that takes more than ten seconds says so while it runs.
-
-class Heartbeat(threading.Thread):
-    def __init__(self, config):
-        super().__init__(daemon=True)
-        self.config = config
-        self.running, self.since, self.stopped = None, 0.0, threading.Event()
-
-    def run(self):
-        said = 0.0
-        while not self.stopped.wait(0.5):
-            now = time.monotonic()
-            if self.running and now - max(self.since, said) >= 9:
-                os.write(self.terminal(), f"\n  … {self.running} ({now - self.since:.0f} s)\n".encode())
-                said = now
-
-    def terminal(self):
-        """Standard output as it was before pytest put its capture in front of it."""
-        capture = getattr(self.config.pluginmanager.get_plugin("capturemanager"), "_global_capturing", None)
-        return getattr(getattr(capture, "out", None), "targetfd_save", 1)
-
-
 def pytest_configure(config):
-    config.tables = []                     # (title, lines) that a test wants seen even if it passes
-    config.heartbeat = Heartbeat(config)
-    config.heartbeat.start()
-
-
-def pytest_terminal_summary(terminalreporter, config):
-    for title, lines in config.tables:
-        terminalreporter.section(title, sep="-")
-        for line in lines:
-            terminalreporter.write_line(line)
-
-
-def pytest_unconfigure(config):
-    config.heartbeat.stopped.set()
-
-
-@pytest.hookimpl(hookwrapper=True)
-def pytest_runtest_protocol(item, nextitem):
-    item.config.heartbeat.running, item.config.heartbeat.since = item.nodeid, time.monotonic()
-    yield
-    item.config.heartbeat.running = None
+    beside.configure(config)

@@ -214,6 +214,7 @@ def read_events(address):
     return late
 
 
+@pytest.mark.quiet
 def test_events_are_not_late(guest, address):
     late = guest.call(read_events, address)
     assert len(late) == 5

@@ -93,6 +93,7 @@ def p99(values):
     return statistics.quantiles(values, n=100)[98]
 
 
+@pytest.mark.quiet
 def test_one_run_floods_and_another_connects_as_before(host, guests):
     quiet, loud = guests[QUIET], guests[LOUD]
     address, other = address_of(quiet, "www.example.org"), address_of(loud, "www.example.org")

@@ -56,6 +56,7 @@ def test_requests_in_a_row_are_all_answered(run, www, world):
     assert len({e["from"] for i in range(5) for e in web(world, target=f"/row/{i}")}) == 1
 
 
+@pytest.mark.quiet
 def test_deny_one_of_several_requests_in_their_order(run, www, world):
     """The refusal comes behind the answers that were asked for before, and nothing behind it is served."""
     data = request("/slowly/0.3") + request("/denied", host="git.example.org:8081") + request("/behind")
@@ -113,6 +114,7 @@ def test_answer_in_the_midst_of_an_upload(run, www):
     assert run.call(upload, www).startswith(b"HTTP/1.1 413 ")
 
 
+@pytest.mark.quiet
 def test_event_stream_is_not_held_back(run, www):
     def listen(address):
         times = []

@@ -77,6 +77,7 @@ def test_digest_at_the_start_is_what_explain_prints(host, guest, digests):
         assert explained["digest"] == digests[0] and explained["verdict"] == "pass"
 
 
+@pytest.mark.quiet
 def test_allow_takes_effect_and_is_recorded(host, guest, change, digests):
     assert guest.call(dns, "other.example.net")[0] == REFUSED
     said = change("allow", "other.example.net:80")
@@ -96,6 +97,7 @@ def test_allow_takes_effect_and_is_recorded(host, guest, change, digests):
     assert not change("allow", "other.example.net:80")["changed"]
 
 
+@pytest.mark.quiet
 def test_deny_cuts_what_is_open_and_nothing_else(host, guest, world, change):
     """Two streams from one address and port, under two names: the proxy and the kernel cut the right one."""
     change("allow", "paste.example.net:80")

@@ -48,6 +48,7 @@ def banner(address, port, line):
         return first, s.recv(100), took
 
 
+@pytest.mark.quiet
 @pytest.mark.parametrize("port, first", [(protocols.SSH_PORT, b"SSH-2.0-world\r\n"), (protocols.SMTP_PORT, b"220 world ESMTP\r\n")])
 def test_server_speaks_first(run, www, port, first):
     said, answer, took = run.call(banner, www, port, b"SSH-2.0-guest\r\n")
@@ -74,6 +75,7 @@ def test_postgres_turns_to_tls(run, www, world):
     assert run.call(postgres, NAME, world.path("world.pem"), PROXY) == answer
 
 
+@pytest.mark.quiet
 def test_deny_the_same_protocols_on_other_ports(run, www):
     """22 of a host for which policy names no port 22, and a port that it names for nobody."""
     git = run.address_of("git.example.org")
@@ -84,6 +86,7 @@ def test_deny_the_same_protocols_on_other_ports(run, www):
         assert wait_for(lambda n=name, p=port: run.records("egress.deny", name=n, port=p, reason="port"))
 
 
+@pytest.mark.quiet
 def test_addresses_are_tried_in_turn(run):
     """The first refuses, or nobody is there: neither costs much."""
     for name in ("refusing.example.org", "silent.example.org"):

@@ -304,6 +304,7 @@ def configured(host, anchord):  # noqa: F811
     it.restore()
 
 
+@pytest.mark.quiet
 def test_dead_resolver_is_passed_over(host, guest, names, configured):
     configured.set(resolvers=["203.0.113.54", worlds.RESOLVER])
     assert get(guest, names.add({"A": [worlds.ORIGIN]})) == (200, None)

@@ -108,6 +108,7 @@ def test_authority(host):
     wait_for(lambda: all(i["state"] == "closed" for i in host.items()[:5]))
 
 
+@pytest.mark.quiet
 def test_stop_and_hold(host):
     runs = [host.popen(["anchorctl", "run", "--workflow", "exec", "--", "sleep", "600"], user="operator") for _ in range(2)]
     try:

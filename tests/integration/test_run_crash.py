@@ -192,6 +192,7 @@ def test_enforcer_gone_cuts_and_says_so(host, live, name, how):
     assert live.show()["state"] == "running"
 
 
+@pytest.mark.quiet
 def test_runs_slice_stopped_without_anchord(host, before, live):
     """What an operator does when nothing else answers: every run is dead within five seconds, and nothing of it stays."""
     host.stop_daemon("anchord")
@@ -209,6 +210,7 @@ def test_runs_slice_stopped_without_anchord(host, before, live):
     assert_as_before(host, before)
 
 
+@pytest.mark.quiet
 def test_all_stopped_and_held(host, before, runs):
     two = [Live(host, "exec", "echo up; sleep 600") for _ in range(2)]
     for run in two:

@@ -118,6 +118,7 @@ def test_deny_another_protocol_on_a_tls_port(host, guest):
     assert guest.call(exchange, address_of(guest, "www.example.org"), 443, b"SSH-2.0-x\r\n", 5, False) == "ConnectionResetError"
 
 
+@pytest.mark.quiet
 def test_deny_port_not_in_the_rule(host, guest):
     begin = time.monotonic()
     assert guest.call(exchange, address_of(guest, "www.example.org"), 8443, b"hello\n", 5, False) == "ConnectionResetError"
@@ -192,6 +193,7 @@ def attempt(address, port):
         return type(error).__name__, time.monotonic() - begin
 
 
+@pytest.mark.quiet
 def test_deny_literal_addresses(guest):
     for address in (worlds.ORIGIN, "1.1.1.1", "169.254.169.254", "10.255.255.1", worlds.GATEWAY):
         result, seconds = guest.call(attempt, address, 443)
