@@ -110,11 +110,16 @@ $(BENCHBIN): $(O)/bench/%: $(O)/tests/bench/%.o $(LIB)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) $< $(LIB) $(LDLIBS) -o $@
 
-# Unit tests run from the top of the tree; one that fails, or takes five minutes, stops nothing but fails the target.
-unit: $(TESTBIN) $(ALL)
+# Unit tests run from the top of the tree, as many at once as there are jobs, when all is compiled; one that fails, or takes five minutes, stops
+# nothing but fails the target.
+RUNS := $(TESTBIN:%=%.run)
+.PHONY: $(RUNS)
+$(RUNS): %.run: $(TESTBIN) $(ALL)
+	@printf '  %-7s %s\n' TEST $*; rm -f $*.failed; timeout 300 $* >$*.log 2>&1 || touch $*.failed
+
+unit: $(RUNS)
 	@failed=; passed=0; for t in $(TESTBIN); do \
-		printf '  %-7s %s\n' TEST $$t; \
-		if timeout 300 $$t >$$t.log 2>&1; then passed=$$((passed + $$(sed -n 's/^\[  PASSED  \] \([0-9]*\) test.*/\1/p' $$t.log))); \
+		if [ ! -e $$t.failed ]; then passed=$$((passed + $$(sed -n 's/^\[  PASSED  \] \([0-9]*\) test.*/\1/p' $$t.log))); \
 		else failed="$$failed $$t"; cat $$t.log; fi; \
 	done; \
 	if [ -n "$$failed" ]; then printf 'unit tests failed:%s\n' "$$failed" >&2; exit 1; fi; \

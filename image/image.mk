@@ -1,6 +1,14 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 # The image: what boots, and what it boots in its microVMs.
 
+.PHONY: trees
+trees: deps ## what the image and its guests have from Debian and npm, and nothing of ours (the targets below make what is missing of it)
+	@image/rootfs >/dev/null
+	@image/guest-kernel >/dev/null
+	@image/guest-root >/dev/null
+	@for agent in image/agents/*/; do image/agent "$$(basename "$$agent")" >/dev/null || exit 1; done
+	@image/bootable >/dev/null
+
 .PHONY: image-root
 image-root: shipped ## everything that the image needs to boot
 	@image/rootfs >/dev/null

@@ -5,6 +5,7 @@ A test marked `quiet` (a figure, a bound of a second or so) has the machine for 
 here is what must be told from process to process, and what is shown while nothing is finished.
 """
 
+import contextlib
 import fcntl
 import os
 import pathlib
@@ -91,6 +92,21 @@ class Tables:
             terminalreporter.section(title, sep="-")
             for line in lines:
                 terminalreporter.write_line(line)
+
+
+@contextlib.contextmanager
+def once(config, name):
+    """True for the first process of the session that gets here; the others wait until its block has ended, and get False."""
+    session = getattr(config, "workerinput", {}).get("testrunuid", str(os.getpid()))
+    LOCKS.mkdir(parents=True, exist_ok=True)
+    with open(LOCKS / f"{name}.once", "a+", encoding="ascii") as f:
+        fcntl.flock(f, fcntl.LOCK_EX)
+        f.seek(0)
+        first = f.read() != session
+        yield first
+        f.truncate(0)
+        f.write(session)
+        f.flush()
 
 
 def configure(config):

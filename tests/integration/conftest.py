@@ -7,6 +7,7 @@ A skipped test counts as a failure: what `make check` did not run, it did not ch
 
 import os
 import pathlib
+import subprocess
 import sys
 
 import pytest
@@ -65,6 +66,15 @@ def host(request, world, repository, policies):
         assert booted.systemctl("--failed", "--no-legend", "--plain").stdout == ""
     finally:
         stop_boot(booted)
+
+
+@pytest.fixture(scope="session")
+def archive(request):
+    """The folder of the image as an archive, as `make image` leaves it."""
+    with beside.once(request.config, "archive") as first:
+        if first:
+            subprocess.run([TOP / "image" / "oci", "--no-lock"], check=True, capture_output=True, stdin=subprocess.DEVNULL)
+    return TOP / "build" / "image"
 
 
 @pytest.fixture(scope="module")

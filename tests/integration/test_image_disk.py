@@ -15,14 +15,13 @@ IMAGE = TOP / "image"
 
 
 @pytest.fixture(scope="module")
-def disk(tmp_path_factory):
+def disk(archive, tmp_path_factory):
     """The disk, mounted here read-only."""
     folder = tmp_path_factory.mktemp("disk")
     file, at = TOP / "build" / "test.disk", folder / "at"
     at.mkdir()
     with contextlib.ExitStack() as stack:
         stack.callback(file.unlink, missing_ok=True)
-        subprocess.run([IMAGE / "oci", "--no-lock"], check=True, capture_output=True)
         subprocess.run([IMAGE / "disk", "--size", "3G", file], check=True, capture_output=True)
         subprocess.run(["mount", "-o", "loop,ro", file, at], check=True)
         stack.callback(subprocess.run, ["umount", at], check=True)
@@ -42,7 +41,7 @@ def deployment(disk):
     return found
 
 
-def test_boot_entry_has_the_kernel_and_its_arguments(disk, entry, deployment):
+def test_boot_entry_has_the_kernel_and_its_arguments(archive, disk, entry, deployment):
     kernel = disk / "boot" / entry["linux"].lstrip("/")
     version = kernel.name.removeprefix("vmlinuz-")
     modules = deployment / "usr/lib/modules" / version
@@ -53,7 +52,7 @@ def test_boot_entry_has_the_kernel_and_its_arguments(disk, entry, deployment):
     assert len(wanted) > 3 and set(wanted) <= set(words) and "root=LABEL=anchorhold" in words
     link = next(word for word in words if word.startswith("ostree=")).removeprefix("ostree=/")
     assert (disk / link).resolve() == deployment.resolve()
-    assert (TOP / "build/image/digest").read_text().strip() in entry["title"]
+    assert (archive / "digest").read_text().strip() in entry["title"]
 
 
 def test_composefs_image_of_the_deployment(deployment):

@@ -56,9 +56,8 @@ class Image:
 
 
 @pytest.fixture(scope="module")
-def image():
-    call(IMAGE / "oci", "--no-lock")
-    return Image(TOP / "build" / "image")
+def image(archive):
+    return Image(archive)
 
 
 # The archive.
