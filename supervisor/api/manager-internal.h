@@ -68,6 +68,7 @@ struct Manager {
         PolicyFinding *findings;
         size_t n_findings;
         char policy_digest[HEX_SHA256_SIZE];
+        bool site_waits;               /* for an operator, after a rollback: nothing is leased */
 
         char boot_id[33];
         Enforcer enforcers[_ENFORCER_MAX];
@@ -201,6 +202,16 @@ int drain_on_drain(IpcCall *call, json_t *params, void *userdata);
 int drain_on_undrain(IpcCall *call, json_t *params, void *userdata);
 /* null, or {actor, reason, left_s}; the caller's. */
 json_t *drain_status(Manager *m);
+
+/* ---- site-policy.c ---- */
+
+/* Notes which policy is in /etc/anchorhold, and whether it has to be accepted first (m->site_waits). */
+int site_policy_look(Manager *m);
+int site_policy_on_accept(IpcCall *call, json_t *params, void *userdata);
+/* {digest, waits, previous}; the caller's. */
+json_t *site_policy_status(Manager *m);
+
+/* ---- flow.c ---- */
 
 /* A run's result was stored although it ended over budget. */
 void flow_set_kept(Flow *f);

@@ -234,7 +234,7 @@ int manager_load_policy(Manager *m) {
         m->findings = findings;
         m->n_findings = n;
         record_policy(m);
-        return 0;
+        return site_policy_look(m);
 }
 
 /* ---- life ---- */
@@ -297,6 +297,8 @@ Manager *manager_free(Manager *m) {
                 log_free(l);
         }
         m->store = store_free(m->store);
+        if (m->ledger && m->settled)
+                (void) site_policy_look(m);
         m->ledger = ledger_close(m->ledger);
         m->policy = policy_free(m->policy);
         policy_findings_free(m->findings, m->n_findings);
@@ -315,6 +317,8 @@ static int start_ledger(Manager *m) {
         int r;
 
         r = ledger_open(&m->ledger, LEDGER_PATH);
+        if (r == -EPROTO)
+                return log_error_errno(r, "the ledger " LEDGER_PATH " is of another version of its schema: it was written by a newer image, and only such a one can use it");
         if (r < 0)
                 return log_error_errno(r, "cannot open the ledger " LEDGER_PATH);
         r = store_new(&m->store, m->event, ITEMS_PATH);

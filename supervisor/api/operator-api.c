@@ -421,8 +421,8 @@ static int on_status(IpcCall *call, json_t *params, void *userdata) {
         (void) accel_read(configured, &accel);
 
         return ipc_call_reply(call, json_pack(
-                "{s:b, s:b, s:s?, s:o, s:O, s:o, s:{s:s, s:s?, s:s?}, s:o, s:o, s:I, s:s, s:I}",
-                "ready", m->settled, "hold", held, "hold_reason", held ? why : NULL, "drain", drain_status(m), "counts", counts, "enforcers", status_enforcers(m),
+                "{s:b, s:b, s:s?, s:o, s:o, s:O, s:o, s:{s:s, s:s?, s:s?}, s:o, s:o, s:I, s:s, s:I}",
+                "ready", m->settled, "hold", held, "hold_reason", held ? why : NULL, "drain", drain_status(m), "site_policy", site_policy_status(m), "counts", counts, "enforcers", status_enforcers(m),
                 "accelerator", "configured", configured, "accel", accel.known ? (accel.tcg ? "tcg" : "kvm") : NULL,
                 "reason", accel.reason[0] ? accel.reason : NULL,
                 "templates", status_templates(m), "runs", status_runs(m), "audit_waiting", (json_int_t) waiting,
@@ -442,6 +442,7 @@ const IpcMethod operator_methods[] = {
         { "io.anchorhold.Manager.Hold", PEER_OPERATOR, on_hold },
         { "io.anchorhold.Manager.Drain", PEER_OPERATOR, drain_on_drain },
         { "io.anchorhold.Manager.Undrain", PEER_OPERATOR, drain_on_undrain },
+        { "io.anchorhold.Manager.AcceptPolicy", PEER_OPERATOR, site_policy_on_accept },
         { "io.anchorhold.Manager.Status", PEER_OPERATOR, on_status },
         {},
 };

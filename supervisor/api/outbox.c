@@ -17,6 +17,7 @@
 
 #include "api/manager-internal.h"
 #include "audit/audit-api.h"
+#include "audit/audit-event.h"
 #include "util/json.h"
 #include "util/log.h"
 
@@ -145,11 +146,27 @@ static int shorten(json_t **data) {
         return 0;
 }
 
+/* An event that a newer image of this host queued, before the host went back to this one: auditd would refuse its name for ever. It is
+ * recorded under a name that both know, with the same key. */
+static int translate(const char **event, json_t **data) {
+        json_t *inner = *data;
+
+        if (audit_event_find(*event))
+                return 0;
+        *data = json_pack("{s:s, s:O?, s:O}", "event", *event, "key", json_object_get(inner, "key"), "data", inner);
+        json_decref(inner);
+        *event = "image.newer";
+        return *data ? 0 : -ENOMEM;
+}
+
 static int send_event(Manager *m, const LedgerEvent *e, OutboxFlight *flight) {
+        const char *event = e->event;
         json_t *data = NULL;
         int r;
 
         r = json_parse(e->data, strlen(e->data), &data, NULL);
+        if (r >= 0)
+                r = translate(&event, &data);
         if (r >= 0) {
                 r = shorten(&data);
                 if (r < 0)
@@ -161,7 +178,7 @@ static int send_event(Manager *m, const LedgerEvent *e, OutboxFlight *flight) {
         *flight = (OutboxFlight) { .manager = m, .id = e->id };
         (void) snprintf(flight->item, sizeof(flight->item), "%s", e->item ?: "");
         m->outbox_flying++;
-        r = audit_append(m->audit, e->event, e->run, e->item, e->actor, data, on_acknowledged, flight);
+        r = audit_append(m->audit, event, e->run, e->item, e->actor, data, on_acknowledged, flight);
         if (r < 0) {
                 flight->id = 0;
                 m->outbox_flying--;

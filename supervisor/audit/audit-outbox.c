@@ -102,6 +102,24 @@ static int outbox_read_head(AuditOutbox *o) {
         return r;
 }
 
+/* A file that only a newer auditd can use is left as it is: this host went back to an older image. What a newer one merely adds (tables, columns with
+ * defaults) needs no other version. */
+static int outbox_check_version(AuditOutbox *o) {
+        sqlite3_stmt *s = NULL;
+        int r, version = 0;
+
+        r = outbox_prepare(o, "PRAGMA user_version", &s);
+        if (r < 0)
+                return r;
+        if (sqlite3_step(s) == SQLITE_ROW)
+                version = sqlite3_column_int(s, 0);
+        (void) sqlite3_finalize(s);
+        if (version <= SCHEMA_VERSION)
+                return 0;
+        return log_error_errno(-EPROTO, "the audit log's outbox is of version %d, this auditd knows version %d: it was written by a newer image",
+                               version, SCHEMA_VERSION);
+}
+
 static int outbox_setup(AuditOutbox *o) {
         static const char *const steps[] = {
                 "PRAGMA locking_mode = EXCLUSIVE",
@@ -112,13 +130,16 @@ static int outbox_setup(AuditOutbox *o) {
                 ("CREATE TABLE IF NOT EXISTS head (id INTEGER PRIMARY KEY CHECK (id = 1), seq INTEGER NOT NULL, hash BLOB NOT NULL,"
                  " kept_seq INTEGER NOT NULL, kept_hash BLOB NOT NULL, touched INTEGER NOT NULL) STRICT"),
                 "CREATE TABLE IF NOT EXISTS outbox (seq INTEGER PRIMARY KEY, record TEXT NOT NULL) STRICT",
-                "INSERT OR IGNORE INTO head VALUES (1, 0, zeroblob(32), 0, zeroblob(32), 0)",
+                "INSERT OR IGNORE INTO head (id, seq, hash, kept_seq, kept_hash, touched) VALUES (1, 0, zeroblob(32), 0, zeroblob(32), 0)",
                 "PRAGMA user_version = 1",
                 "COMMIT",
         };
         static_assert(SCHEMA_VERSION == 1, "the statements above make version 1");
         int r;
 
+        r = outbox_check_version(o);
+        if (r < 0)
+                return r;
         for (size_t i = 0; i < ELEMENTSOF(steps); i++) {
                 r = outbox_exec(o, steps[i]);
                 if (r < 0)

@@ -158,6 +158,10 @@ static void check_anchord(Doctor *d) {
         if (json_is_object(json_object_get(status, "drain")))
                 doctor_say(d, WARNING, "drain", "no run starts", "anchorctl host undrain");
 
+        if (json_is_true(json_object_get(json_object_get(status, "site_policy"), "waits")))
+                doctor_say(d, WARNING, "site policy", "it is another one since the host went back to another deployment: no run starts",
+                           "look at /etc/anchorhold, then anchorctl policy accept");
+
         templates = json_object_get(status, "templates");
         if (templates && json_array_size(templates) + json_object_size(templates) == 0)
                 doctor_say(d, BAD, "templates", "there is none", "the image should bring /usr/lib/anchorhold/templates");

@@ -29,6 +29,8 @@ const CtlVerbInfo ctl_verbs[_VERBS] = {
         [VERB_POLICY_DENY] = { "policy deny", "RUN|ITEM RULE", "Take something from a run that goes on", 2, 2, false, ctl_verb_policy_deny },
         [VERB_POLICY_RELOAD] = { "policy reload", "RUN|ITEM", "Let the policy files as they are now hold for a run", 1, 1, false,
                                  ctl_verb_policy_reload },
+        [VERB_POLICY_ACCEPT] = { "policy accept", "[DIGEST]", "Let the policy that a rollback of the host brought back hold again", 0, 1, false,
+                                 ctl_verb_policy_accept },
         [VERB_CREDENTIAL_ADD] = { "credential add", "NAME [--from=FILE]", "Seal a credential's value to this host; it comes from standard input", 1, 1, false,
                                   ctl_verb_credential_add },
         [VERB_CREDENTIAL_LIST] = { "credential list", "", "List credentials, whether there is a value, and who uses it", 0, 0, false, ctl_verb_credential_list },

@@ -114,6 +114,8 @@ static char *why_waiting(Ctl *ctl) {
         }
         if (json_is_object(json_object_get(reply, "drain")))
                 return strdup("this host is drained; \"anchorctl host undrain\" ends that");
+        if (json_is_true(json_object_get(json_object_get(reply, "site_policy"), "waits")))
+                return strdup("the policy in /etc/anchorhold is another one since the host went back to another deployment; \"anchorctl policy accept\" ends that");
         if (!json_is_true(json_object_get(reply, "hold")))
                 return NULL;
         reason = ctl_string(reply, "hold_reason");

@@ -101,6 +101,7 @@ CtlExit ctl_verb_policy_log(Ctl *ctl);
 CtlExit ctl_verb_policy_allow(Ctl *ctl);
 CtlExit ctl_verb_policy_deny(Ctl *ctl);
 CtlExit ctl_verb_policy_reload(Ctl *ctl);
+CtlExit ctl_verb_policy_accept(Ctl *ctl);
 CtlExit ctl_verb_credential_add(Ctl *ctl);
 CtlExit ctl_verb_credential_list(Ctl *ctl);
 CtlExit ctl_verb_credential_rotate(Ctl *ctl);
@@ -120,7 +121,7 @@ CtlExit ctl_verb_help(Ctl *ctl);
 
 typedef enum CtlVerb {
         VERB_SUBMIT, VERB_RUN, VERB_LIST, VERB_SHOW, VERB_COST, VERB_LOGS, VERB_STOP, VERB_RELEASE, VERB_RESULT,
-        VERB_POLICY_CHECK, VERB_POLICY_EXPLAIN, VERB_POLICY_TEST, VERB_POLICY_IMPORT, VERB_POLICY_LOG, VERB_POLICY_ALLOW, VERB_POLICY_DENY, VERB_POLICY_RELOAD,
+        VERB_POLICY_CHECK, VERB_POLICY_EXPLAIN, VERB_POLICY_TEST, VERB_POLICY_IMPORT, VERB_POLICY_LOG, VERB_POLICY_ALLOW, VERB_POLICY_DENY, VERB_POLICY_RELOAD, VERB_POLICY_ACCEPT,
         VERB_CREDENTIAL_ADD, VERB_CREDENTIAL_LIST, VERB_CREDENTIAL_ROTATE, VERB_CREDENTIAL_REMOVE, VERB_AUDIT_VERIFY,
         VERB_STATUS, VERB_DOCTOR, VERB_HOST_STATUS, VERB_HOST_UPGRADE, VERB_HOST_ROLLBACK, VERB_HOST_DRAIN, VERB_HOST_UNDRAIN, VERB_VERSION, VERB_HELP,
         _VERBS,

@@ -16,7 +16,7 @@ LIB_SRCS += supervisor/ctl/ctl.c \
             supervisor/ctl/ctl-options.c \
             supervisor/ctl/ctl-pager.c \
             supervisor/ctl/ctl-policy.c \
-            supervisor/ctl/ctl-policy-explain.c \
+            supervisor/ctl/ctl-policy-accept.c supervisor/ctl/ctl-policy-explain.c \
             supervisor/ctl/ctl-policy-import.c \
             supervisor/ctl/ctl-policy-suggest.c \
             supervisor/ctl/ctl-policy-test.c \

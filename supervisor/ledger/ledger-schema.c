@@ -20,6 +20,7 @@
  *             `estimated` that a part of the numbers is worked out from bytes (level 1).
  * spent, budget, reservation, budget_said   What runs may use (level 2): ledger-budget.c.
  * addition    The levels that this file has.
+ * site        One row: which policy of the site's own was last seen, and whether it waits for an operator (level 3; ledger-site.c).
  * note        What happened to an item beside its states (an enforcer was lost, a retry of a boot).
  * hold        One row: are leases refused, by whom, why.
  * drain       At most one row: a boot that leases nothing more, and until when its runs may go on (ledger-drain.c).
@@ -273,6 +274,9 @@ static const char *const schema_additions[] = {
         "   WHERE true ON CONFLICT (scope, name) DO UPDATE SET requests = requests + 1, tokens = tokens + excluded.tokens, cost = cost + excluded.cost;"
         "  DELETE FROM reservation WHERE run = NEW.run AND call = NEW.call;"
         " END;",
+        /* 3: the site's policy, and under which deployment */
+        "CREATE TABLE site (id INTEGER PRIMARY KEY CHECK (id = 1), deployment TEXT NOT NULL, digest TEXT NOT NULL, previous TEXT NOT NULL,"
+        "  waits INTEGER NOT NULL, time_usec INTEGER NOT NULL);",
 };
 
 static int apply_additions(Db *db) {

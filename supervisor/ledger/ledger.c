@@ -380,7 +380,7 @@ int ledger_claim_next(Ledger *l, const char *run, const char *boot, uint64_t exp
         if (r < 0)
                 return r;
 
-        r = db_get_int(l->db, "SELECT active OR EXISTS (SELECT 1 FROM drain WHERE boot = ?) FROM hold", DB_ARGS(DB_TEXT(boot)), &held);
+        r = db_get_int(l->db, "SELECT active OR EXISTS (SELECT 1 FROM drain WHERE boot = ?) OR EXISTS (SELECT 1 FROM site WHERE waits) FROM hold", DB_ARGS(DB_TEXT(boot)), &held);
         if (r < 0)
                 return r;
         if (held)

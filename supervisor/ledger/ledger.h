@@ -24,7 +24,7 @@ enum {
         LEDGER_E_ILLEGAL,   /* the schema refuses the change: no such transition, no attempts left, … */
         LEDGER_E_STALE,     /* the lease is not this token's any more */
         LEDGER_E_NO_WORK,   /* nothing claimable */
-        LEDGER_E_HELD,      /* leases are on hold, or this boot is drained */
+        LEDGER_E_HELD,      /* leases are on hold, or this boot is drained, or the site's policy waits to be accepted */
         LEDGER_E_OVER_BUDGET, /* a cap does not leave that much */
         LEDGER_E_DUPLICATE, /* the item is there, in state `duplicate` */
 };
@@ -215,6 +215,21 @@ int ledger_drain_set(Ledger *l, const char *boot, uint64_t until_boottime_usec, 
 int ledger_drain_clear(Ledger *l, const char *boot, const char *actor);
 /* Of this boot; one of another boot is none. */
 int ledger_drain_get(Ledger *l, const char *boot, LedgerDrain *ret);
+
+/* ---- the site's policy over deployments (ledger-site.c) ---- */
+
+typedef struct LedgerSite {
+        char digest[HEX_SHA256_SIZE];   /* as it was last seen; "": never */
+        char previous[HEX_SHA256_SIZE]; /* what held before, while it waits */
+        bool waits;                     /* nothing is leased (LEDGER_E_HELD) until an operator has accepted it */
+} LedgerSite;
+
+/* This policy holds, under this deployment of the operating system. If both are others than the last time, it waits from here on, and
+ * `policy.waits` is queued. */
+int ledger_site_see(Ledger *l, const char *deployment, const char *digest, bool *ret_waits);
+/* Queues `policy.accepted`. LEDGER_E_NO_WORK: it does not wait. LEDGER_E_CONFLICT: it is another one. */
+int ledger_site_accept(Ledger *l, const char *digest, const char *actor);
+int ledger_site_get(Ledger *l, LedgerSite *ret);
 
 /* ---- audit outbox ---- */
 

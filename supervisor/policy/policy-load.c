@@ -482,3 +482,24 @@ int policy_load_texts(Policy **ret, const PolicyText *texts, size_t n_texts, Pol
         *ret = TAKE_PTR(p);
         return 0;
 }
+
+int policy_check_text(PolicyTextKind kind, const char *data, size_t size, char **ret_reason) {
+        const PolicyText text = { .kind = kind == POLICY_TEXT_HOST ? _POLICY_KINDS : _POLICY_KINDS + 1,
+                                  .name = kind == POLICY_TEXT_HOST ? "host.json" : "authority.json", .data = data, .size = size };
+        _cleanup_(policy_freep) Policy *p = NULL;
+        PolicyFinding *findings = NULL;
+        size_t n = 0;
+        int r;
+
+        r = policy_load_texts(&p, &text, 1, &findings, &n);
+        if (r >= 0 && n > 0)
+                *ret_reason = text_format("%s%s%s", findings[0].pointer, *findings[0].pointer ? ": " : "", findings[0].reason);
+        else if (r >= 0 && !(kind == POLICY_TEXT_HOST ? p->host_file : p->authority)->document)
+                *ret_reason = strdup("it is empty");
+        if (r >= 0 && *ret_reason)
+                r = -EINVAL;
+        else if (r >= 0 && n > 0)
+                r = -ENOMEM;
+        policy_findings_free(findings, n);
+        return r;
+}

@@ -215,6 +215,9 @@ int policy_load(Policy **ret, const char *root, PolicyFinding **ret_findings, si
 int policy_load_egress_file(Policy **ret, const char *root, const char *file, PolicyFinding **ret_findings, size_t *ret_n_findings);
 /* A set of host.json alone. Unlike the others this fails (-EINVAL) if it has a finding, is empty or missing; why is then in *ret_reason (the caller's). */
 int policy_load_host(Policy **ret, const char *root, char **ret_reason);
+/* Would this text do as that file of an operator's? 0, or -EINVAL and why not in *ret_reason (the caller's). */
+typedef enum PolicyTextKind { POLICY_TEXT_HOST, POLICY_TEXT_AUTHORITY } PolicyTextKind;
+int policy_check_text(PolicyTextKind kind, const char *data, size_t size, char **ret_reason);
 Policy *policy_free(Policy *p);
 DEFINE_CLEANUP(Policy *, policy_free)
 void policy_findings_free(PolicyFinding *findings, size_t n);
@@ -238,6 +241,10 @@ const json_t *policy_authority(const Policy *p);
 
 /* Over every object that loads, host and authority included. */
 const char *policy_digest(const Policy *p);
+
+/* Over every file below the operator's folder (POLICY_OPERATOR_DIR), by name and content, whatever it means: what changes if anybody changes
+ * anything there. A folder that is not there has the digest of none. */
+int policy_site_digest(const char *folder, char ret[static HEX_SHA256_SIZE]);
 
 /* host.json: {"accel": "auto"|"tcg"|"kvm", "resolvers": ["203.0.113.53"], "networks": ["203.0.113.0/24"],
  * "max_runs": 3, "strict": {"units": ["ssh.service"]}}. */

@@ -53,6 +53,27 @@ char *cgroup_find_mount(const char *mountinfo) {
         return NULL;
 }
 
+char *mountinfo_find_root(const char *mountinfo, const char *target) {
+        char *found = NULL;
+
+        for (const char *line = mountinfo; *line;) {
+                _cleanup_free_ char *at = copy_field(line, 4);
+
+                if (at) {
+                        unescape_octal(at);
+                        if (strcmp(at, target) == 0) {
+                                free(found);
+                                found = copy_field(line, 3); /* the last one is on top */
+                        }
+                }
+                line += strcspn(line, "\n");
+                line += *line == '\n';
+        }
+        if (found)
+                unescape_octal(found);
+        return found;
+}
+
 char *cgroup_find_path(const char *proc_cgroup) {
         for (const char *line = proc_cgroup; *line;) {
                 size_t len = strcspn(line, "\n");

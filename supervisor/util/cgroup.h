@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 #pragma once
 
-/* Where the cgroup2 tree is mounted, and where in it this process is. */
+/* Where the cgroup2 tree is mounted, and where in it this process is; and what else a mountinfo text tells. */
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -9,6 +9,9 @@
 /* The mount point of the first cgroup2 in a mountinfo text, octal escapes undone; NULL if there is none or no memory.
  * The string is the caller's. */
 char *cgroup_find_mount(const char *mountinfo);
+
+/* Which folder of its file system is mounted at `target`, last; as above. */
+char *mountinfo_find_root(const char *mountinfo, const char *target);
 
 /* The path of the unified hierarchy ("0::") in a /proc/PID/cgroup text; as above. */
 char *cgroup_find_path(const char *proc_cgroup);

@@ -132,6 +132,36 @@ static void test_damaged(void **state) {
 
 /* ---- stopped at every write ---- */
 
+static void exec_on_file(const char *sql) {
+        sqlite3 *db;
+
+        assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
+        assert_int_equal(sqlite3_exec(db, sql, NULL, NULL, NULL), SQLITE_OK);
+        assert_int_equal(sqlite3_close(db), SQLITE_OK);
+}
+
+/* After a rollback of the host: what the newer image added is no hindrance, and what only it can use is not touched. */
+static void test_file_of_a_newer_image(void **state) {
+        AuditOutbox *o = NULL;
+
+        assert_int_equal(audit_outbox_open(&o, path), 0);
+        append_one(o, 1);
+        audit_outbox_free(o);
+
+        exec_on_file("ALTER TABLE head ADD COLUMN newer INTEGER NOT NULL DEFAULT 7; ALTER TABLE outbox ADD COLUMN newer TEXT; CREATE TABLE newer (x)");
+        assert_int_equal(audit_outbox_open(&o, path), 0);
+        append_one(o, 2);
+        check(o, 2, 0);
+        audit_outbox_free(o);
+
+        exec_on_file("PRAGMA user_version = 2");
+        assert_int_equal(audit_outbox_open(&o, path), -EPROTO);
+        exec_on_file("PRAGMA user_version = 1"); /* the newer image returns: all is there */
+        assert_int_equal(audit_outbox_open(&o, path), 0);
+        check(o, 2, 0);
+        audit_outbox_free(o);
+}
+
 static unsigned n_calls, stop_at;
 
 /* The process is gone before the system call with that number. */
@@ -238,6 +268,7 @@ int main(void) {
                 T(test_append_and_drop),
                 T(test_adopt),
                 T(test_damaged),
+                T(test_file_of_a_newer_image),
                 T(test_stopped_at_every_write),
         };
 

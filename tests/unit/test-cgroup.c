@@ -27,6 +27,21 @@ static void test_mount(void **state) {
         assert_null(cgroup_find_mount(""));
 }
 
+static void test_root_of_a_mount(void **state) {
+        static const char text[] = "24 1 0:22 / / ro - overlay composefs ro\n"
+                                   "30 24 254:0 /ostree/deploy/a/deploy/b.0/etc /etc rw,relatime shared:9 - ext4 /dev/vda rw\n"
+                                   "31 24 254:0 /ostree/deploy/a/var /var rw - ext4 /dev/vda rw\n"
+                                   "32 30 254:0 /x\\040y /etc rw - ext4 /dev/vda rw\n";
+        _cleanup_free_ char *var = mountinfo_find_root(text, "/var"), *etc = mountinfo_find_root(text, "/etc"), *root = mountinfo_find_root(text, "/");
+
+        assert_string_equal(var, "/ostree/deploy/a/var");
+        assert_string_equal(etc, "/x y"); /* the one on top */
+        assert_string_equal(root, "/");
+        assert_null(mountinfo_find_root(text, "/et"));
+        assert_null(mountinfo_find_root("", "/"));
+        assert_null(mountinfo_find_root("24 1\n", "/"));
+}
+
 static void test_path(void **state) {
         _cleanup_free_ char *hybrid = NULL, *root = NULL;
 
@@ -53,6 +68,7 @@ static void test_cut(void **state) {
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_mount),
+                cmocka_unit_test(test_root_of_a_mount),
                 cmocka_unit_test(test_path),
                 cmocka_unit_test(test_cut),
         };

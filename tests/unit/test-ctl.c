@@ -323,7 +323,7 @@ static void test_usage(void **state) {
         assert_int_equal(CTL(S("frobnicate"), S("x")), CTL_USAGE);
         assert_has(fixture.err, "no verb \"frobnicate\".");
         assert_int_equal(CTL(S("policy")), CTL_USAGE);
-        assert_has(fixture.err, "check, explain, test, import, log, allow, deny, reload.");
+        assert_has(fixture.err, "check, explain, test, import, log, allow, deny, reload, accept.");
         assert_int_equal(CTL(S("audit")), CTL_USAGE);
         assert_has(fixture.err, "one of: verify.");
         assert_int_equal(CTL(S("help"), S("policy")), CTL_USAGE);

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What is in /var and /etc when the image under it is another one: a ledger that a newer image wrote, a policy that an older one brings back."""
+
+import json
+import sqlite3
+
+import pytest
+
+import host as hosting
+from waiting import wait_for
+
+LEDGER = "var/lib/anchorhold/ledger/ledger.db"
+BEFORE = "/ostree/deploy/anchorhold/deploy/0123.0/etc"
+
+
+@pytest.fixture(scope="module")
+def host(tmp_path_factory):
+    etc = tmp_path_factory.mktemp("etc")
+    (etc / "anchorhold").mkdir()
+    (etc / "anchorhold/host.json").write_text('{"accel": "tcg", "max_runs": 1}')
+    (etc / "sysusers.d").mkdir()
+    (etc / "sysusers.d/test-users.conf").write_text(hosting.USERS)
+    booted = hosting.start_boot("check-state", "--fresh", "--etc", etc)
+    wait_for(lambda: status(booted)["ready"])
+    yield booted
+    booted.stop()
+
+
+def status(host):
+    return json.loads(host.anchorctl("status", "--json=short").stdout)
+
+
+def change_ledger(host, *statements):
+    """While anchord is down, as another image's anchord would have left it."""
+    host.stop_daemon("anchord")
+    with sqlite3.connect(host.state / LEDGER) as db:
+        for statement in statements:
+            db.execute(statement)
+    db.close()
+    host.run("chown anchorhold:anchorhold /var/lib/anchorhold/ledger/*")
+
+
+def start(host):
+    host.start_daemon("anchord")
+    wait_for(lambda: status(host)["ready"])
+    return status(host)["site_policy"]
+
+
+def edit(host, runs):
+    host.write("/etc/anchorhold/host.json", json.dumps({"accel": "tcg", "max_runs": runs}))
+
+
+def events(host, name):
+    lines = host.run(["journalctl", "--namespace=anchorhold", "-b", "-o", "json", f"ANCHORHOLD_EVENT={name}"]).stdout.splitlines()
+    return [(json.loads(line)["ANCHORHOLD_ACTOR"], json.loads(json.loads(line)["ANCHORHOLD_DATA"])) for line in lines]
+
+
+def test_what_a_newer_image_added_is_no_hindrance(host):
+    """More columns, tables, a higher level; and an event that was queued and that this image has no name for."""
+    change_ledger(host, "ALTER TABLE item ADD COLUMN newer TEXT", "ALTER TABLE run ADD COLUMN newer INTEGER NOT NULL DEFAULT 7", "CREATE TABLE newer (x)",
+                  "INSERT INTO addition VALUES (99, 0)",
+                  "INSERT INTO outbox (event, actor, data, time_usec) VALUES ('newer.event', 'anchord', '{\"what\":\"nobody knows\"}', 0)")
+    start(host)
+    wait_for(lambda: status(host)["audit_waiting"] == 0)
+    (_, told), = events(host, "image.newer")
+    assert told["event"] == "newer.event" and told["data"]["what"] == "nobody knows"
+    assert host.exec_run("true").returncode == 0
+    host.run(["anchorctl", "audit", "verify"])
+
+
+def test_ledger_of_another_version_is_refused_and_left_alone(host):
+    change_ledger(host, "PRAGMA user_version = 3")
+    host.systemctl("start", "anchord.service", check=False)
+    wait_for(lambda: "written by a newer image" in host.journal("-u", "anchord.service"))
+    assert host.anchorctl("status", check=False).returncode == 1
+    # the control: the image that can use it is back, and everything is there
+    host.stop_daemon("anchord")
+    host.systemctl("reset-failed", "anchord.service", "anchord.socket", "anchord-run.socket", "anchord-spec.socket", check=False)
+    change_ledger(host, "PRAGMA user_version = 2")
+    start(host)
+    assert [item["state"] for item in host.items()] == ["closed"]
+
+
+def test_operator_changes_policy_and_images_are_replaced_without_a_question(host):
+    edit(host, 2)
+    host.systemctl("restart", "anchord.service")
+    assert not start(host)["waits"]
+    change_ledger(host, f"UPDATE site SET deployment = '{BEFORE}'")
+    assert not start(host)["waits"]
+
+
+def test_policy_that_a_rollback_brings_back_waits_for_an_operator(host):
+    held = status(host)["site_policy"]["digest"]
+    change_ledger(host, f"UPDATE site SET deployment = '{BEFORE}'")
+    edit(host, 3)
+    site = start(host)
+    assert site["waits"] and site["previous"] == held != site["digest"]
+    wait_for(lambda: status(host)["audit_waiting"] == 0)
+    actor, said = events(host, "policy.waits")[-1]
+    assert actor == "anchord" and said["digest"] == site["digest"] and said["previous"] == held
+
+    item = host.anchorctl("submit", "--workflow", "exec", "--", "true").stdout.strip()
+    host.systemctl("restart", "anchord.service")
+    assert start(host)["waits"]
+    listed = host.anchorctl("list")
+    assert "policy accept" in listed.stdout + listed.stderr
+    assert "anchorctl policy accept" in host.anchorctl("doctor", check=False).stdout
+    assert host.show(item)["state"] == "queued"
+
+    assert host.anchorctl("policy", "accept", user="stranger", check=False).returncode == 3
+    other = host.anchorctl("policy", "accept", held, check=False)
+    assert other.returncode == 5 and "another one" in other.stderr
+    assert host.show(item)["state"] == "queued" and status(host)["site_policy"]["waits"]
+
+    host.anchorctl("policy", "accept", site["digest"])
+    wait_for(lambda: host.show(item)["state"] == "closed" and status(host)["audit_waiting"] == 0)
+    assert not status(host)["site_policy"]["waits"]
+    actor, said = events(host, "policy.accepted")[-1]
+    assert actor == f"uid {host.run('id -u operator').stdout.strip()}" and said["digest"] == site["digest"] and said["previous"] == held
