@@ -13,12 +13,15 @@
 #include "host/health.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "audit/audit-api.h"
 #include "host/host-state.h"
+#include "host/provision.h"
 #include "ipc/ipc.h"
+#include "util/io.h"
 #include "util/json.h"
 #include "util/log.h"
 
@@ -51,6 +54,16 @@ static int call(const char *path, const char *method, json_t *params, json_t **r
 }
 
 /* ---- the checks ---- */
+
+/* Nothing else is looked at: what does not hold yet is not to be judged by, and what it is provisioned with is the same for each image. */
+static int check_provision(char *reason, size_t size) {
+        _cleanup_free_ char *why = NULL;
+
+        if (io_read_file(AT_FDCWD, PROVISION_FAILED, size, &why, NULL) < 0)
+                return 0;
+        (void) snprintf(reason, size, "provisioning: %s", why);
+        return -EPROTO;
+}
 
 /* What keeps the host from being ready, or NULL. */
 static const char *not_ready(const json_t *status, char *buffer, size_t size) {
@@ -118,8 +131,8 @@ static int check_run(char *reason, size_t size) {
         int r;
 
         r = call(API, "io.anchorhold.Manager.Status", json_object(), &status);
-        if (r >= 0 && json_is_true(json_object_get(status, "hold"))) {
-                log_notice("leases are on hold: no microVM is tried");
+        if (r >= 0 && (json_is_true(json_object_get(status, "hold")) || json_is_true(json_object_get(json_object_get(status, "site_policy"), "waits")))) {
+                log_notice("nothing is leased, by an operator's hold or for a policy that waits to be accepted: no microVM is tried");
                 return 0;
         }
         r = command_run((const char *const[]) { "anchorctl", "run", "--workflow=exec", "--", "/bin/true", NULL }, NULL, NULL, NULL);
@@ -134,6 +147,7 @@ int health_check(char *reason, size_t size) {
                 const char *what;
                 int (*check)(char *reason, size_t size);
         } checks[] = {
+                { "what it is provisioned with is well-formed", check_provision },
                 { "the supervisor answers", check_supervisor },
                 { "the ledger is whole", check_ledger },
                 { "the audit log verifies", check_audit },
@@ -218,6 +232,8 @@ int health_failed(const char *reason) {
         HostDeployments d = {};
         int r;
 
+        if (access(PROVISION_FAILED, F_OK) == 0)
+                return stay(reason, "what this host is provisioned with is the same for every image");
         state = host_state_load(HOST_STATE);
         r = booted_image(&d, &booted);
         if (r < 0 || !host_state_goes_back(state, &d, &why))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 LIB_SRCS += supervisor/host/command.c supervisor/host/health.c supervisor/host/host-bootc.c supervisor/host/host-os.c supervisor/host/host-ostree.c \
-            supervisor/host/host-state.c
-PROGRAMS += host-health
-UNIT_TESTS += test-host
+            supervisor/host/host-state.c supervisor/host/provision.c
+PROGRAMS += host-health host-provision
+UNIT_TESTS += test-host test-provision
