@@ -16,10 +16,14 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <linux/capability.h>
+#include <linux/ethtool.h>
+#include <linux/if.h>
 #include <linux/netfilter/nfnetlink.h>
 #include <linux/netfilter/nfnetlink_log.h>
+#include <linux/sockios.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -33,24 +37,26 @@
 
 #define RULE "guest-network" /* the ruleset itself, see run-ruleset.c */
 #define COPY_BYTES 64        /* of each packet: headers */
-#define QUEUE_PACKETS 64     /* delivered together, */
-#define QUEUE_CSEC 10        /* or after this many hundredths of a second */
-#define RECEIVE_BUFFER (1024 * 1024)
+#define QUEUE_PACKETS 1      /* delivered at once: whatever was rejected before now can be read now */
+#define RECEIVE_BUFFER (4 * 1024 * 1024) /* the kernel doubles it and charges 4.5 KiB a packet: 18 s of all that the rule logs */
 #define READ_SIZE (64 * 1024)
 #define ROUNDS_PER_TURN 16
-#define ROUNDS_AT_THE_END 1024
-#define LAST_WAIT_USEC ((QUEUE_CSEC * 10 + 100) * 1000ULL)
-#define DRAIN_USEC (20 * 1000ULL)
-#define GIVE_UP_USEC (5 * 1000 * 1000ULL) /* the unit's TimeoutStopSec= is twice that */
+#define ROUNDS_AT_THE_END 4096
+#define GUEST_LOOK_USEC (5 * 1000ULL)
+#define GUEST_WAIT_USEC (3 * 1000 * 1000ULL) /* after two seconds systemd kills what is left of the microVM */
+#define GIVE_UP_USEC (7 * 1000 * 1000ULL)    /* the unit's TimeoutStopSec= is longer */
 
 struct Netlog {
         char run[ID_LENGTH + 1];
         struct mnl_socket *nl;           /* owned */
         NetlogTally *tally;              /* owned */
         AuditClient *audit;              /* owned */
-        sd_event_source *io, *window, *term, *last; /* owned */
+        sd_event_source *io, *window, *term; /* owned */
+        sd_event_source *give_up, *guest;    /* owned; once the end is begun */
+        uint64_t guest_until_usec;           /* CLOCK_MONOTONIC */
+        bool last;                           /* everything was read */
         char *buffer;                    /* owned */
-        uint64_t give_up_usec;           /* CLOCK_MONOTONIC; once the end is begun */
+        sd_event *event;                 /* ref */
 };
 
 static const char *reason_of(const NetlogRecord *r) {
@@ -70,6 +76,16 @@ static const char *reason_of(const NetlogRecord *r) {
         }
 }
 
+/* Everything was read, and auditd has taken it. */
+static void end_if_drained(Netlog *n) {
+        if (n->last && audit_pending(n->audit, n->run) == 0)
+                (void) sd_event_exit(n->event, 0);
+}
+
+static void on_recorded(int r, void *userdata) {
+        end_if_drained(userdata);
+}
+
 static void record(Netlog *n, const NetlogRecord *r) {
         char address[INET_ADDRSTRLEN] = "-";
         json_t *data;
@@ -79,7 +95,7 @@ static void record(Netlog *n, const NetlogRecord *r) {
                 (void) inet_ntop(AF_INET, r->denial.address, address, sizeof(address));
         data = json_pack("{s:s, s:i, s:i, s:s, s:s, s:I}", "name", address, "port", (int) r->denial.port, "protocol", (int) r->denial.protocol, "rule",
                          RULE, "reason", reason_of(r), "count", (json_int_t) r->denial.packets);
-        k = audit_append(n->audit, "conn.deny", n->run, NULL, NULL, data, NULL, NULL);
+        k = audit_append(n->audit, "conn.deny", n->run, NULL, NULL, data, on_recorded, n);
         if (k < 0)
                 log_warning_errno(k, "run %s: %llu rejected packets are not in the audit log, %s:%u", n->run, (unsigned long long) r->denial.packets, address,
                                   r->denial.port);
@@ -130,43 +146,50 @@ static int on_window(sd_event_source *s, uint64_t usec, void *userdata) {
 
 /* ---- the end ---- */
 
-/* Until auditd has taken everything, or does not. */
-static int on_drained(sd_event_source *s, uint64_t usec, void *userdata) {
-        Netlog *n = userdata;
-        int r;
-
-        if (audit_pending(n->audit, n->run) == 0 || usec >= n->give_up_usec)
-                return sd_event_exit(sd_event_source_get_event(s), 0);
-        r = sd_event_source_set_time_relative(s, DRAIN_USEC);
-        if (r >= 0)
-                r = sd_event_source_set_enabled(s, SD_EVENT_ONESHOT);
-        return r < 0 ? sd_event_exit(sd_event_source_get_event(s), r) : 0;
+static int on_give_up(sd_event_source *s, uint64_t usec, void *userdata) {
+        return sd_event_exit(sd_event_source_get_event(s), 0);
 }
 
-/* The guest is gone, and what the kernel had queued has come. */
-static int on_last(sd_event_source *s, uint64_t usec, void *userdata) {
-        sd_event *event = sd_event_source_get_event(s);
+/* Does QEMU still hold the tap? It has a carrier exactly as long (and IFF_RUNNING up to a second longer). */
+static bool guest_is_there(const Netlog *n) {
+        struct ethtool_value link = { .cmd = ETHTOOL_GLINK };
+        struct ifreq req = { .ifr_name = RUN_NET_TAP, .ifr_data = (void *) &link };
+
+        return ioctl(mnl_socket_get_fd(n->nl), SIOCETHTOOL, &req) == 0 && link.data;
+}
+
+/* A packet is in our socket before the write() to the tap that brought it returns: when nobody holds that any more, there is nothing to wait for but
+ * auditd. */
+static int on_guest(sd_event_source *s, uint64_t usec, void *userdata) {
         Netlog *n = userdata;
         int r;
+
+        if (guest_is_there(n) && usec < n->guest_until_usec) {
+                r = sd_event_source_set_time_relative(s, GUEST_LOOK_USEC);
+                if (r >= 0)
+                        r = sd_event_source_set_enabled(s, SD_EVENT_ONESHOT);
+                return r < 0 ? sd_event_exit(n->event, r) : 0;
+        }
 
         for (int i = 0; i < ROUNDS_AT_THE_END && read_some(n); i++)
                 ;
         flush(n);
-        n->give_up_usec = usec + GIVE_UP_USEC;
-        n->last = sd_event_source_disable_unref(n->last);
-        r = sd_event_add_time_relative(event, &n->last, CLOCK_MONOTONIC, 0, 0, on_drained, n);
-        return r < 0 ? sd_event_exit(event, r) : 0;
+        n->last = true;
+        end_if_drained(n);
+        return 0;
 }
 
 static int on_term(sd_event_source *s, const struct signalfd_siginfo *si, void *userdata) {
-        sd_event *event = sd_event_source_get_event(s);
         Netlog *n = userdata;
         int r;
 
-        if (n->last)
+        if (n->give_up)
                 return 0;
-        r = sd_event_add_time_relative(event, &n->last, CLOCK_MONOTONIC, LAST_WAIT_USEC, 0, on_last, n);
-        return r < 0 ? sd_event_exit(event, r) : 0;
+        n->guest_until_usec = time_monotonic() + GUEST_WAIT_USEC;
+        r = sd_event_add_time_relative(n->event, &n->give_up, CLOCK_MONOTONIC, GIVE_UP_USEC, 0, on_give_up, n);
+        if (r >= 0)
+                r = sd_event_add_time_relative(n->event, &n->guest, CLOCK_MONOTONIC, 0, 1, on_guest, n);
+        return r < 0 ? sd_event_exit(n->event, r) : 0;
 }
 
 /* ---- joining the group ---- */
@@ -190,7 +213,7 @@ static int join(struct mnl_socket *nl) {
         char buffer[NETLINK_MESSAGE_SIZE];
         struct nlmsghdr *nlh;
 
-        if (setsockopt(mnl_socket_get_fd(nl), SOL_SOCKET, SO_RCVBUF, &size, sizeof(size)) < 0)
+        if (setsockopt(mnl_socket_get_fd(nl), SOL_SOCKET, SO_RCVBUFFORCE, &size, sizeof(size)) < 0)
                 return -errno;
 
         nlh = config(buffer, 1);
@@ -203,7 +226,6 @@ static int join(struct mnl_socket *nl) {
         mnl_attr_put(nlh, NFULA_CFG_MODE, sizeof(mode), &mode);
         mnl_attr_put_u16(nlh, NFULA_CFG_FLAGS, htons(NFULNL_CFG_F_SEQ));
         mnl_attr_put_u32(nlh, NFULA_CFG_QTHRESH, htonl(QUEUE_PACKETS));
-        mnl_attr_put_u32(nlh, NFULA_CFG_TIMEOUT, htonl(QUEUE_CSEC));
         return netlink_talk(nl, nlh, nlh->nlmsg_len, 1);
 }
 
@@ -226,6 +248,7 @@ int netlog_new(Netlog **ret, sd_event *event, const char *run) {
         n = calloc(1, sizeof(*n));
         if (!n)
                 return log_error_errno(-ENOMEM, "cannot start");
+        n->event = sd_event_ref(event);
         (void) snprintf(n->run, sizeof(n->run), "%s", run);
 
         r = netlink_open(&n->nl, NETLINK_NETFILTER);
@@ -265,11 +288,13 @@ Netlog *netlog_free(Netlog *n) {
         sd_event_source_disable_unref(n->io);
         sd_event_source_disable_unref(n->window);
         sd_event_source_disable_unref(n->term);
-        sd_event_source_disable_unref(n->last);
+        sd_event_source_disable_unref(n->give_up);
+        sd_event_source_disable_unref(n->guest);
         audit_client_free(n->audit);
         netlog_tally_free(n->tally);
         netlink_close(n->nl);
         free(n->buffer);
+        sd_event_unref(n->event);
         free(n);
         return NULL;
 }

@@ -3,7 +3,8 @@
 /*
  * Booting, with one retry.
  *
- * Connecting to the channel's socket is what starts the VM. If it ends before it said hello, or says nothing
+ * The VM is already on its way when this process begins; if it has ended, connecting to the channel's socket starts it again. So a boot is counted by
+ * connections. If it ends before it said hello, or says nothing
  * in time, that is reported, and one more boot is tried: a VM that hangs is told to quit through QMP first,
  * and its console's last 64 KiB go to the run's output. QMP is asked only while the VM still holds the channel:
  * connecting to QMP's socket after the VM's end would start the next one.

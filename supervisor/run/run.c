@@ -409,7 +409,7 @@ int run_new(Run **ret, sd_event *event, const RunConfig *config) {
         if (k < 0)
                 return k;
 
-        /* The connection is what boots the VM, so it comes first; what to do in it is asked meanwhile. */
+        /* If the VM is not booting already, the connection boots it, so it comes first; what to do in it is asked meanwhile. */
         k = run_boot_connect(r);
         if (k < 0)
                 return k;
