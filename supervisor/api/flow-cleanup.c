@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 
 /*
- * Getting rid of a run's units. Stopping the run's slice stops every service in it; sockets and
- * anchor-net@ lie elsewhere and are stopped by name. Then systemd is asked what is left, after every
+ * Getting rid of a run's units. Stopping the run's slice stops every service in it, and with anchor-net@ the
+ * sockets, which lie elsewhere. Then systemd is asked what is left, after every
  * change and five times a second, until nothing of the run is active, and what failed is reset, so that nothing of the run stays
  * loaded. What resists is killed: after ten seconds, or at once when an operator wants the run dead.
  */
@@ -19,7 +19,6 @@ enum {
 };
 
 static const char *const service_kinds[] = { "run", "vm", "proxy", "inject", "import" };
-static const char *const socket_kinds[] = { "vm", "proxy", "inject" };
 
 static void look(Flow *f);
 
@@ -35,18 +34,13 @@ void flow_cleanup_kill(Flow *f) {
         }
 }
 
+/* One call, one transaction of systemd's: what is in the slice goes with it, and the sockets with anchor-net@, which they require. It cannot be
+ * reversed, so that nothing of these starts anew meanwhile. */
 static void stop_all(Flow *f) {
-        Units *u = f->manager->units;
         char unit[64];
 
-        for (size_t i = 0; i < ELEMENTSOF(socket_kinds); i++) {
-                (void) snprintf(unit, sizeof(unit), "anchor-%s@%s.socket", socket_kinds[i], f->run);
-                (void) units_stop(u, unit);
-        }
         (void) snprintf(unit, sizeof(unit), "anchorhold-runs-%s.slice", f->run);
-        (void) units_stop(u, unit);
-        (void) snprintf(unit, sizeof(unit), "anchor-net@%s.service", f->run);
-        (void) units_stop(u, unit);
+        (void) units_stop(f->manager->units, unit);
 }
 
 static void on_listed(int r, const UnitState *units, size_t n, void *userdata) {
@@ -64,7 +58,7 @@ static void on_listed(int r, const UnitState *units, size_t n, void *userdata) {
                         left++;
                         log_debug("run %s: %s is still %s (%s)", f->run, units[i].name, units[i].active, units[i].sub);
                         /* started behind our back while the stops were queued (a socket that was just connected to) */
-                        if (strcmp(units[i].active, "active") == 0)
+                        if (strcmp(units[i].active, "active") == 0 && !units[i].job)
                                 (void) units_stop(f->manager->units, units[i].name);
                 } else if (units[i].job)
                         left++; /* a stop that came too late is still queued, and what starts next in that slice would be refused */
