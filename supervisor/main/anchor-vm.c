@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 
 /*
- * anchor-vm RUN: launcher of a run's microVM. Started by systemd when somebody connects to the run's
- * channel; opens the template, the scratch disk and the tap device, and becomes QEMU, which serves both
+ * anchor-vm RUN: launcher of a run's microVM. Started by systemd with the run's units, and again when somebody connects to the run's
+ * channel after it ended; opens the template, the scratch disk and the tap device, and becomes QEMU, which serves both
  * listening sockets itself (the first is the guest channel, the second QMP).
  *
  * It runs as a dynamic user inside the run's network namespace and sees no byte of any guest.
+ *
+ * anchor-vm --measure: reads the files of all templates once and says so in $RUNTIME_DIRECTORY, for those that come after (vm-measured.h).
+ * Started by anchor-templates.service.
  */
 
 #include <errno.h>
@@ -15,8 +18,10 @@
 #include <systemd/sd-daemon.h>
 
 #include "util/io.h"
+#include "util/json.h"
 #include "util/log.h"
 #include "util/text.h"
+#include "vmm/vm-measured.h"
 #include "vmm/vm-parts.h"
 
 enum { SPEC_MAX = 64 * 1024 };
@@ -70,8 +75,10 @@ static int run(const char *name) {
         _cleanup_(vm_argv_freep) char **argv = NULL;
         _cleanup_free_ char *cmdline = NULL;
         pid_t mke2fs = 0;
+        VmTsc tsc;
         int r;
 
+        vm_tsc_begin(&tsc);
         parts.name = name;
         r = load_spec(&spec);
         if (r < 0)
@@ -95,22 +102,44 @@ static int run(const char *name) {
                         return r;
         }
 
-        parts.cmdline = cmdline;
-        parts.tsc_khz = vm_measure_tsc();
-        r = vm_command_build(&spec, &parts, &argv);
-        if (r < 0)
-                return log_error_errno(r, "cannot build QEMU's command line");
-
         r = vm_parts_finish_scratch(mke2fs);
         if (r < 0)
                 return r;
 
+        parts.cmdline = cmdline;
+        parts.tsc_khz = vm_tsc_end(&tsc);
+        r = vm_command_build(&spec, &parts, &argv);
+        if (r < 0)
+                return log_error_errno(r, "cannot build QEMU's command line");
+
         return vm_parts_exec(&parts, argv);
+}
+
+static int measure(void) {
+        const char *folder = getenv("RUNTIME_DIRECTORY");
+        _cleanup_free_ char *path = folder ? text_format("%s/" VM_MEASURED_FILE, folder) : NULL, *text = NULL;
+        _cleanup_json_ json_t *measured = NULL;
+        int r;
+
+        if (!path)
+                return log_error_errno(-ENOENT, "no $RUNTIME_DIRECTORY: this is started by anchor-templates.service");
+
+        measured = vm_measured_make(arg_templates, SIGNATURE_KEYS, VM_MEASURED_SETTLE_USEC);
+        text = measured ? json_canonical(measured) : NULL;
+        if (!text)
+                return log_oom();
+
+        r = io_write_file_atomic(AT_FDCWD, path, text, strlen(text), 0644);
+        if (r < 0)
+                return log_error_errno(r, "cannot write %s", path);
+        return 0;
 }
 
 int main(int argc, char *argv[]) {
         log_init("anchor-vm");
 
+        if (argc == 2 && strcmp(argv[1], "--measure") == 0)
+                return measure() < 0 ? EXIT_FAILURE : EXIT_SUCCESS;
         if (argc < 2 || !text_is_id('r', argv[1])) {
                 fprintf(stderr, "usage: anchor-vm RUN [TEMPLATES [SCRATCH [TAP]]]   (started by anchor-vm@.service)\n");
                 return 2;

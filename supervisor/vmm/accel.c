@@ -200,8 +200,10 @@ static int boot(Probe *p, const AccelProbe *probe) {
         _cleanup_(vm_argv_freep) char **argv = NULL;
         _cleanup_free_ char *cmdline = NULL;
         pid_t mke2fs = 0;
+        VmTsc tsc;
         int r;
 
+        vm_tsc_begin(&tsc);
         p->channel_fd = listen_at(probe->scratch, "channel", p->channel_path);
         if (p->channel_fd < 0)
                 return p->channel_fd;
@@ -222,7 +224,7 @@ static int boot(Probe *p, const AccelProbe *probe) {
 
         parts.name = "accel-probe";
         parts.cmdline = cmdline;
-        parts.tsc_khz = vm_measure_tsc();
+        parts.tsc_khz = vm_tsc_end(&tsc);
         parts.channel = p->channel_fd;
         parts.qmp = p->qmp_fd;
         r = vm_command_build(&spec, &parts, &argv);

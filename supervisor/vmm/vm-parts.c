@@ -16,16 +16,19 @@
 #include "util/io.h"
 #include "util/json.h"
 #include "util/log.h"
+#include "vmm/vm-measured.h"
 #include "vmm/vm-template.h"
 
-static int open_part(int dir_fd, const json_t *manifest, const char *template_name, const char *path, int *ret) {
+#define TSC_NSEC (20ULL * 1000 * 1000)
+
+static int open_part(int dir_fd, const json_t *manifest, const json_t *measured, const char *template_name, const char *path, int *ret) {
         _cleanup_fd_ int fd = openat(dir_fd, path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
         int r;
 
         if (fd < 0)
                 return log_error_errno(-errno, "template %s: cannot open %s", template_name, path);
 
-        r = vm_template_check_file(fd, manifest, path);
+        r = vm_template_check_file(fd, manifest, path, measured);
         if (r == -ESTALE)
                 log_error("template %s: %s is not what its signed manifest names", template_name, path);
         else if (r < 0)
@@ -63,7 +66,7 @@ static int read_manifest(int dir_fd, const VmSpec *spec, const char *keys, json_
 }
 
 int vm_parts_open_template(VmParts *parts, const VmSpec *spec, const char *templates, const char *keys, char **ret_cmdline) {
-        _cleanup_json_ json_t *manifest = NULL;
+        _cleanup_json_ json_t *manifest = NULL, *measured = vm_measured_load(VM_MEASURED_PATH);
         _cleanup_fd_ int dir_fd = -1;
         const char *cmdline;
         char path[512];
@@ -76,14 +79,14 @@ int vm_parts_open_template(VmParts *parts, const VmSpec *spec, const char *templ
 
         r = read_manifest(dir_fd, spec, keys, &manifest);
         if (r >= 0)
-                r = open_part(dir_fd, manifest, spec->template_name, "vmlinuz", &parts->kernel);
+                r = open_part(dir_fd, manifest, measured, spec->template_name, "vmlinuz", &parts->kernel);
         if (r >= 0)
-                r = open_part(dir_fd, manifest, spec->template_name, "initrd", &parts->initrd);
+                r = open_part(dir_fd, manifest, measured, spec->template_name, "initrd", &parts->initrd);
         if (r >= 0)
-                r = open_part(dir_fd, manifest, spec->template_name, "root.erofs", &parts->root);
+                r = open_part(dir_fd, manifest, measured, spec->template_name, "root.erofs", &parts->root);
         if (r >= 0 && spec->agent) {
                 (void) snprintf(path, sizeof(path), "agents/%s.erofs", spec->agent);
-                r = open_part(dir_fd, manifest, spec->template_name, path, &parts->agent);
+                r = open_part(dir_fd, manifest, measured, spec->template_name, path, &parts->agent);
         }
         if (r < 0)
                 return r;
@@ -170,20 +173,22 @@ static uint64_t raw_nsec(void) {
         return (uint64_t) ts.tv_sec * 1000000000 + (uint64_t) ts.tv_nsec;
 }
 
-uint64_t vm_measure_tsc(void) {
-        struct timespec wait = { .tv_nsec = 20 * 1000 * 1000 };
-        uint64_t n0, n1, t0, t1;
+void vm_tsc_begin(VmTsc *ret) {
+        *ret = (VmTsc) { .nsec = raw_nsec(), .tsc = __rdtsc() };
+}
 
-        n0 = raw_nsec();
-        t0 = __rdtsc();
-        (void) nanosleep(&wait, NULL);
+uint64_t vm_tsc_end(const VmTsc *begun) {
+        uint64_t n1 = raw_nsec(), t1;
+
+        if (n1 - begun->nsec < TSC_NSEC)
+                (void) nanosleep(&(struct timespec) { .tv_nsec = (long) (TSC_NSEC - (n1 - begun->nsec)) }, NULL);
         n1 = raw_nsec();
         t1 = __rdtsc();
 
-        if (n1 <= n0 || t1 <= t0)
+        if (n1 <= begun->nsec || t1 <= begun->tsc)
                 return 0;
 
-        return (uint64_t) ((double) (t1 - t0) * 1000000.0 / (double) (n1 - n0) + 0.5);
+        return (uint64_t) ((double) (t1 - begun->tsc) * 1000000.0 / (double) (n1 - begun->nsec) + 0.5);
 }
 
 void vm_parts_done(VmParts *parts) {

@@ -25,8 +25,14 @@ int vm_parts_open_tap(VmParts *parts, const char *name);
 int vm_parts_start_scratch(VmParts *parts, const char *dir, uint64_t size_mib, pid_t *ret_pid);
 int vm_parts_finish_scratch(pid_t pid);
 
-/* kHz of this machine's time stamp counter, measured in 20 ms; 0 if it is of no use as a clock. */
-uint64_t vm_measure_tsc(void);
+/* Where the time stamp counter stood. */
+typedef struct VmTsc {
+        uint64_t nsec, tsc;
+} VmTsc;
+
+/* kHz of this machine's time stamp counter, measured from begin to end, which waits until that is 20 ms; 0 if it is of no use as a clock. */
+void vm_tsc_begin(VmTsc *ret);
+uint64_t vm_tsc_end(const VmTsc *begun);
 
 /* Closes everything that vm_parts_open_…() opened; the sockets are the caller's. */
 void vm_parts_done(VmParts *parts);

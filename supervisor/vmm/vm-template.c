@@ -10,6 +10,7 @@
 #include "util/json.h"
 #include "util/text.h"
 #include "vmm/signature.h"
+#include "vmm/vm-measured.h"
 
 enum {
         MANIFEST_MAX = 4 * 1024 * 1024,
@@ -131,17 +132,25 @@ static int hash_file(int fd, char ret_hex[static HEX_SHA256_SIZE]) {
         return 0;
 }
 
-int vm_template_check_file(int fd, const json_t *manifest, const char *file) {
-        const char *digest = json_string_value(json_object_get(json_object_get(manifest, "files"), file));
+int vm_template_check_contents(int fd, const char *digest) {
         char here[HEX_SHA256_SIZE];
         int r;
-
-        if (!digest)
-                return -ESTALE;
 
         r = hash_file(fd, here);
         if (r < 0)
                 return r;
 
         return strcmp(here, digest) == 0 ? 0 : -ESTALE;
+}
+
+int vm_template_check_file(int fd, const json_t *manifest, const char *file, const json_t *measured) {
+        const char *digest = json_string_value(json_object_get(json_object_get(manifest, "files"), file));
+        struct stat st;
+
+        if (!digest)
+                return -ESTALE;
+        if (fstat(fd, &st) < 0)
+                return -errno;
+
+        return vm_measured_has(measured, &st, digest) ? 0 : vm_template_check_contents(fd, digest);
 }

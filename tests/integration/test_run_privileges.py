@@ -124,7 +124,7 @@ def test_other_users_start_nothing(host):
 
 
 @pytest.mark.parametrize("unit", [
-    "anchord.service", "anchor-auditd.service", "anchor-egressd.service", "anchor-secretd.service", "anchor-bpf.service", "anchor-accel.service",
+    "anchord.service", "anchor-auditd.service", "anchor-egressd.service", "anchor-secretd.service", "anchor-bpf.service", "anchor-accel.service", "anchor-templates.service",
     *[f"anchor-{kind}@{RUN}.service" for kind in ("run", "import", "net", "netlog", "check", "probe", "vm", "proxy", "inject")]])
 def test_no_unit_may_use_io_uring(host, unit):
     """It makes sockets of any family without calling socket(). What systemd has merged counts, not what one file says."""

@@ -17,6 +17,7 @@
 #include "util/json.h"
 #include "util/text.h"
 #include "vmm/signature.h"
+#include "vmm/vm-measured.h"
 #include "vmm/vm-template.h"
 
 /* A folder with etc/ and usr/ for keys and base/ for a template, and two keys of which each test trusts what it likes. */
@@ -255,15 +256,122 @@ static void test_files(void **state) {
         write_file(w->dir, "initrd", "hello", 5);
         fd = openat(w->dir, "initrd", O_RDWR | O_CLOEXEC);
         assert_true(fd >= 0);
-        assert_int_equal(vm_template_check_file(fd, manifest, "initrd"), 0);
+        assert_int_equal(vm_template_check_file(fd, manifest, "initrd", NULL), 0);
         assert_int_equal(read(fd, &c, 1), 1); /* from the start */
         assert_int_equal(c, 'h');
-        assert_int_equal(vm_template_check_file(fd, manifest, "initrd"), 0);
-        assert_int_equal(vm_template_check_file(fd, manifest, "vmlinuz"), -ESTALE);
+        assert_int_equal(vm_template_check_file(fd, manifest, "initrd", NULL), 0);
+        assert_int_equal(vm_template_check_file(fd, manifest, "vmlinuz", NULL), -ESTALE);
 
         assert_int_equal(pwrite(fd, "H", 1, 0), 1);
-        assert_int_equal(vm_template_check_file(fd, manifest, "initrd"), -ESTALE);
-        assert_int_equal(vm_template_check_file(-1, manifest, "initrd"), -EBADF);
+        assert_int_equal(vm_template_check_file(fd, manifest, "initrd", NULL), -ESTALE);
+        assert_int_equal(vm_template_check_file(-1, manifest, "initrd", NULL), -EBADF);
+}
+
+/* ---- what was measured before ---- */
+
+/* The file "initrd" with these contents, as of now, and whether it passes for what the manifest names. */
+static int check_initrd(const World *w, const json_t *measured) {
+        _cleanup_fd_ int fd = openat(w->dir, "initrd", O_RDONLY | O_CLOEXEC);
+        _cleanup_free_ char *text = make_manifest("base");
+        _cleanup_json_ json_t *manifest = NULL;
+
+        assert_true(fd >= 0);
+        assert_int_equal(json_parse(text, strlen(text), &manifest, NULL), 0);
+        return vm_template_check_file(fd, manifest, "initrd", measured);
+}
+
+static void overwrite(const World *w, const char *text) {
+        _cleanup_fd_ int fd = openat(w->dir, "initrd", O_WRONLY | O_CLOEXEC);
+
+        assert_int_equal(pwrite(fd, text, strlen(text), 0), strlen(text));
+}
+
+static json_int_t nsec(const struct timespec *ts) {
+        return (json_int_t) ts->tv_sec * 1000000000 + ts->tv_nsec;
+}
+
+static json_t *measure(const World *w, uint64_t settle_usec, size_t n) {
+        json_t *measured = vm_measured_make(w->path, w->keys, settle_usec);
+
+        assert_int_equal(json_array_size(json_object_get(measured, "files")), n);
+        return measured;
+}
+
+static void test_measured(void **state) {
+        const World *w = *state;
+        _cleanup_free_ char *text = make_manifest("base"), *path = NULL;
+        _cleanup_json_ json_t *measured = NULL, *loaded = NULL;
+        struct timespec times[2];
+        struct stat st;
+        uint64_t begun;
+
+        write_file(w->dir, "initrd", "hello", 5);
+        json_decref(measure(w, 0, 0)); /* no manifest */
+        install(w, text, w->other);
+        json_decref(measure(w, 0, 0)); /* nobody's */
+        install(w, text, w->vendor);
+
+        begun = time_monotonic();
+        write_file(w->dir, "initrd", "hello", 5);
+        measured = measure(w, 300 * 1000, 1);
+        assert_true(time_monotonic() - begun >= 290 * 1000); /* it had just changed */
+        assert_int_equal(check_initrd(w, measured), 0);
+
+        /* another inode, the same contents: read, and fine */
+        write_file(w->dir, "initrd", "hello", 5);
+        assert_int_equal(fstatat(w->dir, "initrd", &st, 0), 0);
+        assert_false(vm_measured_has(measured, &st, json_string_value(json_object_get(json_array_get(json_object_get(measured, "files"), 0), "sha256"))));
+        assert_int_equal(check_initrd(w, measured), 0);
+
+        /* what is written is what is read */
+        path = text_format("%s/measured.json", w->path);
+        assert_int_equal(json_dump_file(measured, path, JSON_COMPACT), 0);
+        loaded = vm_measured_load(path);
+        assert_true(json_equal(loaded, measured));
+        assert_null(vm_measured_load("/nonexistent"));
+
+        /* not what the manifest names */
+        write_file(w->dir, "initrd", "jello", 5);
+        json_decref(measure(w, 0, 0));
+
+        /* changed in place, and its times put back: ctime tells */
+        write_file(w->dir, "initrd", "hello", 5);
+        (void) json_decref(measured);
+        measured = measure(w, 50 * 1000, 1);
+        assert_int_equal(check_initrd(w, measured), 0);
+        assert_int_equal(fstatat(w->dir, "initrd", &st, 0), 0);
+        overwrite(w, "jello");
+        times[0] = st.st_atim;
+        times[1] = st.st_mtim;
+        assert_int_equal(utimensat(w->dir, "initrd", times, 0), 0);
+        assert_int_equal(check_initrd(w, measured), -ESTALE);
+}
+
+/* The control for all of these: a file that is as it was measured is not read again. */
+static void test_measured_is_believed(void **state) {
+        const World *w = *state;
+        _cleanup_free_ char *text = make_manifest("base");
+        _cleanup_json_ json_t *measured = NULL;
+        struct stat st;
+
+        install(w, text, w->vendor);
+        write_file(w->dir, "initrd", "hello", 5);
+        measured = measure(w, 0, 1);
+        write_file(w->dir, "initrd", "jello", 5);
+        assert_int_equal(check_initrd(w, measured), -ESTALE);
+
+        assert_int_equal(fstatat(w->dir, "initrd", &st, 0), 0);
+        for (size_t i = 0; i < 5; i++) {
+                static const char *const keys[] = { "dev", "ino", "size", "mtime_ns", "ctime_ns" };
+                const json_int_t now[] = { (json_int_t) st.st_dev, (json_int_t) st.st_ino, st.st_size, nsec(&st.st_mtim), nsec(&st.st_ctim) };
+                json_t *entry = json_array_get(json_object_get(measured, "files"), 0);
+
+                for (size_t k = 0; k < 5; k++)
+                        assert_int_equal(json_object_set_new(entry, keys[k], json_integer(now[k])), 0);
+                assert_int_equal(check_initrd(w, measured), 0);
+                assert_int_equal(json_object_set_new(entry, keys[i], json_integer(now[i] + 1)), 0);
+                assert_int_equal(check_initrd(w, measured), -ESTALE);
+        }
 }
 
 int main(void) {
@@ -278,6 +386,8 @@ int main(void) {
                 cmocka_unit_test_setup_teardown(test_missing_folders, setup, teardown),
                 cmocka_unit_test_setup_teardown(test_signed_but_wrong, setup, teardown),
                 cmocka_unit_test_setup_teardown(test_files, setup, teardown),
+                cmocka_unit_test_setup_teardown(test_measured, setup, teardown),
+                cmocka_unit_test_setup_teardown(test_measured_is_believed, setup, teardown),
         };
 
         return cmocka_run_group_tests(tests, NULL, NULL);
