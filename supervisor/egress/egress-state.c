@@ -284,7 +284,7 @@ static int no_policy(char **ret_reason, const char *reason) {
 }
 
 /* The policy of this workflow and stage, as the files have it now. *ret and *ret_name are borrowed from the set, which is the caller's; NULL: none. */
-static int find_policy(EgressState *s, const char *workflow, const char *stage, Policy **ret_set, const char **ret_name,
+static int find_policy(const EgressState *s, const char *workflow, const char *stage, Policy **ret_set, const char **ret_name,
                        const EgressPolicy **ret, char **ret_reason) {
         _cleanup_(policy_freep) Policy *set = NULL;
         const char *reason = NULL, *name;
@@ -311,29 +311,41 @@ static int find_policy(EgressState *s, const char *workflow, const char *stage, 
         return 0;
 }
 
-/* Writes the policy that holds for this workflow and stage down as the run's. ret_egress (its name) is the caller's, NULL for none. */
-static int freeze(EgressState *s, const char *run, const char *workflow, const char *stage, char **ret_egress,
-                  char ret_digest[static HEX_SHA256_SIZE], char **ret_reason) {
+/* What is on disk is what holds. */
+static int freeze(const EgressState *s, const char *run, const char *workflow, const char *stage, EgressFrozen *f) {
         _cleanup_(policy_freep) Policy *set = NULL;
         const EgressPolicy *policy;
         const char *name;
         int r;
 
-        r = find_policy(s, workflow, stage, &set, &name, &policy, ret_reason);
-        if (r != 0)
+        r = find_policy(s, workflow, stage, &set, &name, &policy, &f->reason);
+        if (r != 0 || !policy)
                 return r;
-        if (!policy) {
-                *ret_egress = NULL;
-                strcpy(ret_digest, "none");
-                return 0;
-        }
 
+        f->egress = strdup(name);
+        if (!f->egress)
+                return -ENOMEM;
+        (void) snprintf(f->digest, sizeof(f->digest), "%s", egress_policy_digest(policy));
         r = frozen_policy_write(s->dir, run, policy);
-        if (r < 0)
-                return r;
-        (void) snprintf(ret_digest, HEX_SHA256_SIZE, "%s", egress_policy_digest(policy));
-        *ret_egress = strdup(name);
-        return *ret_egress ? 0 : -ENOMEM;
+        return r < 0 ? r : frozen_policy_read(s->dir, run, f->digest, &f->policy);
+}
+
+void egress_state_freeze(const EgressState *s, const char *run, const char *workflow, const char *stage, EgressFrozen *ret) {
+        *ret = (EgressFrozen) { .digest = "none" };
+        ret->result = freeze(s, run, workflow, stage, ret);
+        if (ret->result < 0)
+                egress_state_unfreeze(s, run);
+}
+
+void egress_state_unfreeze(const EgressState *s, const char *run) {
+        frozen_policy_remove(s->dir, run, NULL);
+}
+
+void egress_frozen_done(EgressFrozen *f) {
+        egress_policy_free(f->policy);
+        free(f->egress);
+        free(f->reason);
+        *f = (EgressFrozen) {};
 }
 
 static int insert_digest(EgressState *s, const char *run, size_t number, const char *digest) {
@@ -356,43 +368,40 @@ static int insert_run(EgressState *s, EgressRun *run, const char *egress) {
         return r < 0 ? r : db_commit(&guard);
 }
 
-int egress_state_register(EgressState *s, const char *run, const char *workflow, const char *stage,
-                          EgressRun **ret, char **ret_reason) {
-        _cleanup_(run_freep) EgressRun *new = NULL;
-        _cleanup_free_ char *egress = NULL;
-        char digest[HEX_SHA256_SIZE] = "";
-        EgressRun *old;
+static int add_run(EgressState *s, const char *id, const char *workflow, const char *stage, EgressFrozen *frozen, EgressRun **ret) {
+        _cleanup_(run_freep) EgressRun *run = NULL;
         int r;
 
-        old = egress_state_find(s, run);
+        r = run_new(&run, id, workflow, stage, frozen->digest);
+        if (r >= 0)
+                r = insert_run(s, run, frozen->egress);
+        if (r < 0)
+                return r;
+
+        run->policy = TAKE_PTR(frozen->policy);
+        run->next = s->runs;
+        *ret = s->runs = TAKE_PTR(run);
+        s->n_runs++;
+        return 0;
+}
+
+int egress_state_register(EgressState *s, const char *run, const char *workflow, const char *stage, EgressFrozen *frozen, EgressRun **ret) {
+        EgressRun *old = egress_state_find(s, run);
+        int r;
+
         if (old) {
                 if (strcmp(old->workflow, workflow) != 0 || strcmp(old->stage, stage) != 0)
                         return EGRESS_STATE_E_CONFLICT;
                 *ret = old;
                 return 0;
         }
-        if (s->n_runs >= EGRESS_RUNS_MAX)
-                return EGRESS_STATE_E_FULL;
 
-        r = freeze(s, run, workflow, stage, &egress, digest, ret_reason);
+        r = s->n_runs >= EGRESS_RUNS_MAX ? EGRESS_STATE_E_FULL : frozen->result;
+        if (r == 0)
+                r = add_run(s, run, workflow, stage, frozen, ret);
         if (r != 0)
-                return r;
-
-        /* what is on disk is what holds */
-        r = run_new(&new, run, workflow, stage, digest);
-        if (r >= 0 && egress)
-                r = frozen_policy_read(s->dir, run, digest, &new->policy);
-        if (r >= 0)
-                r = insert_run(s, new, egress);
-        if (r < 0) {
-                frozen_policy_remove(s->dir, run, NULL);
-                return r;
-        }
-
-        new->next = s->runs;
-        *ret = s->runs = TAKE_PTR(new);
-        s->n_runs++;
-        return 0;
+                egress_state_unfreeze(s, run);
+        return r;
 }
 
 int egress_state_change(EgressState *s, EgressRun *run, EgressPolicy *policy) {

@@ -64,7 +64,7 @@ struct EgressRun {
 enum {
         _EGRESS_STATE_SUCCESS,
         EGRESS_STATE_E_CONFLICT,   /* registered before, with another workflow or stage */
-        EGRESS_STATE_E_NO_POLICY,  /* *ret_reason says why (the caller's) */
+        EGRESS_STATE_E_NO_POLICY,  /* a reason (the caller's) says why */
         EGRESS_STATE_E_FULL,       /* too many runs */
         EGRESS_STATE_E_NAMES,      /* too many names for one run */
         EGRESS_STATE_E_BUDGET,     /* too many names for one wildcard */
@@ -76,9 +76,25 @@ int egress_state_open(EgressState **ret, const char *dir, const char *root);
 EgressState *egress_state_free(EgressState *s);
 DEFINE_CLEANUP(EgressState *, egress_state_free)
 
-/* Loads the workflow's policy for that stage from disk, freezes it, and remembers the run. Idempotent. */
-int egress_state_register(EgressState *s, const char *run, const char *workflow, const char *stage,
-                          EgressRun **ret, char **ret_reason);
+/* A run's policy as it is frozen. */
+typedef struct EgressFrozen {
+        int result;                   /* of egress_state_freeze() */
+        char *egress;                 /* owned; the policy's name, NULL for none */
+        char *reason;                 /* owned; with EGRESS_STATE_E_NO_POLICY */
+        EgressPolicy *policy;         /* owned; as it was read back from disk */
+        char digest[HEX_SHA256_SIZE]; /* "none" */
+} EgressFrozen;
+
+/* Loads the workflow's policy for that stage from disk, freezes it, and reads it back: all of a registration that takes time (a second, with 100,000
+ * rules). It changes nothing but the file, and may be called in another thread while the state is used. *ret says how it went. */
+void egress_state_freeze(const EgressState *s, const char *run, const char *workflow, const char *stage, EgressFrozen *ret);
+/* What was frozen for a run that then was not registered. */
+void egress_state_unfreeze(const EgressState *s, const char *run);
+void egress_frozen_done(EgressFrozen *f);
+
+/* Remembers the run with what was frozen for it, which is taken over. Idempotent: of a run that is known nothing more is needed, and `frozen` may be
+ * NULL. EGRESS_STATE_E_CONFLICT, EGRESS_STATE_E_FULL; EGRESS_STATE_E_NO_POLICY: that is how the freezing went. After a failure nothing is frozen. */
+int egress_state_register(EgressState *s, const char *run, const char *workflow, const char *stage, EgressFrozen *frozen, EgressRun **ret);
 void egress_state_release(EgressState *s, EgressRun *run);
 
 /* From now on this is the run's policy, also after a restart. Takes the policy over on success; on failure nothing has changed. */

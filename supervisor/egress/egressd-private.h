@@ -57,7 +57,7 @@ struct Egressd {
         AddressRange nat64[EGRESSD_NAT64_MAX]; /* named in host.json */
         size_t n_nat64;
         bool nat64_named;           /* it has the list, be it empty: what the network does not say is no reason to refuse */
-        Registration *registrations;/* owned; egressd-methods.c */
+        Registration *registrations;/* owned; egressd-register.c */
         Watcher *watchers;          /* owned; egressd-watch.c */
         EgressRequest *requests;    /* owned; egressd-request.c */
         size_t n_requests;
@@ -135,5 +135,9 @@ int egressd_on_judge(IpcCall *call, json_t *params, void *userdata);
 /* egressd-methods.c */
 int egressd_refuse_bad_input(IpcCall *call, JsonReader *r);
 extern const IpcMethod egressd_methods[];
-/* After the audit client is gone, which held them. */
+
+/* egressd-register.c */
+int egressd_on_register(IpcCall *call, json_t *params, void *userdata);
+int egressd_on_release(IpcCall *call, json_t *params, void *userdata);
+/* After the audit client is gone, which held them. Waits for what is being frozen. */
 void egressd_registrations_done(Egressd *e);

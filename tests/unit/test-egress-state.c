@@ -66,20 +66,23 @@ static EgressState *reopen(EgressState *s) {
 }
 
 static EgressRun *enroll(EgressState *s, const char *id, const char *stage) {
-        _cleanup_free_ char *reason = NULL;
         EgressRun *run = NULL;
+        EgressFrozen frozen;
         int r;
 
-        r = egress_state_register(s, id, "fix", stage, &run, &reason);
+        egress_state_freeze(s, id, "fix", stage, &frozen);
+        assert_null(egress_state_find(s, id)); /* that alone is none */
+        r = egress_state_register(s, id, "fix", stage, &frozen, &run);
         if (r != 0)
-                fail_msg("register: %d %s", r, reason ?: "");
+                fail_msg("register: %d %s", r, frozen.reason ?: "");
+        egress_frozen_done(&frozen);
         return run;
 }
 
 static void test_register(void **state) {
         EgressState *s = reopen(NULL);
-        _cleanup_free_ char *reason = NULL;
         EgressRun *run, *again;
+        EgressFrozen frozen;
         EgressDecision d;
 
         run = enroll(s, RUN_A, "work");
@@ -89,12 +92,14 @@ static void test_register(void **state) {
         assert_int_equal(d.verdict, EGRESS_PASS);
         assert_string_equal(d.rule, "egress/some.json#/allow/0");
 
-        assert_return_code(egress_state_register(s, RUN_A, "fix", "work", &again, &reason), 0);
+        assert_return_code(egress_state_register(s, RUN_A, "fix", "work", NULL, &again), 0);
         assert_ptr_equal(run, again);
-        assert_int_equal(egress_state_register(s, RUN_A, "fix", "verify", &again, &reason), EGRESS_STATE_E_CONFLICT);
+        assert_int_equal(egress_state_register(s, RUN_A, "fix", "verify", NULL, &again), EGRESS_STATE_E_CONFLICT);
 
-        assert_int_equal(egress_state_register(s, RUN_B, "nope", "work", &again, &reason), EGRESS_STATE_E_NO_POLICY);
-        assert_non_null(reason);
+        egress_state_freeze(s, RUN_B, "nope", "work", &frozen);
+        assert_int_equal(egress_state_register(s, RUN_B, "nope", "work", &frozen, &again), EGRESS_STATE_E_NO_POLICY);
+        assert_non_null(frozen.reason);
+        egress_frozen_done(&frozen);
 
         /* the verify stage has its own egress: none */
         run = enroll(s, RUN_B, "verify");

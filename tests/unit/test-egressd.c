@@ -341,6 +341,70 @@ static void test_register(void **state) {
         assert_int_equal(egress_state_count(w->e->state), 1); /* what is not on record did not happen */
 }
 
+typedef struct Reply {
+        bool answered;
+        char error[64]; /* without its interface; "": none */
+} Reply;
+
+static void on_reply(IpcClient *c, const char *error, json_t *params, bool more, void *userdata) {
+        Reply *reply = userdata;
+
+        reply->answered = true;
+        (void) snprintf(reply->error, sizeof(reply->error), "%s", error ? strrchr(error, '.') + 1 : "");
+}
+
+static void ask_for(IpcClient *c, Reply *reply, const char *method, const char *run, const char *workflow) {
+        _cleanup_free_ char *name = text_format("io.anchorhold.Egress.%s", method);
+
+        *reply = (Reply) {};
+        assert_int_equal(ipc_client_call_async(c, name, json_pack("{s:s, s:s*, s:s*}", "run", run, "workflow", workflow, "stage", workflow ? "work" : NULL),
+                                               NULL, 0, false, 0, on_reply, reply),
+                         0);
+}
+
+static int count_frozen(void) {
+        return WEXITSTATUS(system("exit $(ls /var/lib/anchorhold/egress/frozen | wc -l)"));
+}
+
+/* While a policy is being frozen others are answered, whoever asks for the same run waits, and a release is heard. */
+static void test_register_takes_its_time(void **state) {
+        World *w = *state;
+        Reply first, second;
+
+        ask_for(w->client, &first, "Register", RUN, "net");
+        UNTIL(w->event, w->e->registrations);
+        ask_for(w->watcher, &second, "Register", RUN, "net");
+        UNTIL(w->event, first.answered && second.answered);
+        assert_string_equal(first.error, "");
+        assert_string_equal(second.error, "");
+        assert_non_null(strstr(w->auditd.records, "egress.registered"));
+        assert_null(strstr(strstr(w->auditd.records, "egress.registered") + 1, "egress.registered"));
+        assert_int_equal(count_frozen(), 1);
+
+        ask_for(w->client, &first, "Register", OTHER, "net");
+        UNTIL(w->event, w->e->registrations);
+        ask_for(w->watcher, &second, "Register", OTHER, "nothing");
+        UNTIL(w->event, first.answered && second.answered);
+        assert_string_equal(first.error, "");
+        assert_string_equal(second.error, "Conflict");
+        call(w, "Release", json_pack("{s:s}", "run", OTHER));
+        assert_int_equal(count_frozen(), 1);
+
+        /* released before it was there */
+        ask_for(w->client, &first, "Register", OTHER, "net");
+        UNTIL(w->event, w->e->registrations);
+        ask_for(w->watcher, &second, "Release", OTHER, NULL);
+        UNTIL(w->event, first.answered && second.answered);
+        assert_string_equal(first.error, "Conflict");
+        assert_string_equal(second.error, "");
+        assert_int_equal(egress_state_count(w->e->state), 1);
+        assert_int_equal(count_frozen(), 1);
+
+        /* and the control */
+        register_run(w, OTHER);
+        assert_int_equal(count_frozen(), 2);
+}
+
 static void test_names(void **state) {
         _cleanup_free_ char *good = NULL, *again = NULL, *meta = NULL, *after = NULL;
         World *w = *state;
@@ -686,6 +750,7 @@ static int enter_world(void **state) {
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test_setup_teardown(test_register, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_register_takes_its_time, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_names, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_connect, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_denials, set_up, tear_down),
