@@ -123,6 +123,51 @@ def test_a_layer_that_lets_through_ends_a_run_under_way(host, live):
         put_programs_back(host)
 
 
+@pytest.fixture
+def check_unit(host):
+    """Writes a drop-in for the check of runs to come."""
+    folder = "/run/systemd/system/anchor-check@.service.d"
+
+    def write(text):
+        host.write(f"{folder}/test.conf", text)
+        host.systemctl("daemon-reload")
+
+    yield write
+    host.run(f"rm -r {folder}; systemctl daemon-reload")
+
+
+def steps(host, item):
+    events = [json.loads(line) for line in host.anchorctl("logs", item, "--json=short").stdout.splitlines()]
+    return [event["phase"] for event in events if event["type"] == "step"]
+
+
+def test_a_machine_boots_before_the_first_round_and_does_nothing_until_all_agreed(host, check_unit):
+    check_unit("[Service]\nExecStartPre=/usr/bin/sleep 8\n")
+    run = LiveRun(host, "exec-net", "echo up")
+    item = host.items()[0]["id"]
+    wait_for(lambda: host.is_active(f"anchor-vm@{run.run}.service") == "active", 20)
+    looks = 0
+    while host.is_active(f"anchor-check@{run.run}.service") == "activating":
+        assert host.is_active(f"anchor-run@{run.run}.service") == "inactive" and host.is_active(f"anchor-vm@{run.run}.service") == "active"
+        assert not steps(host, item)
+        looks += 1
+    assert looks > 2
+    # the control: once they agreed, the same machine does what was asked
+    assert "up" in run.rest() and run.process.returncode == 0
+    assert steps(host, item) == ["started", "finished"] and not host.show(item)["failures"]
+
+
+def test_a_first_round_that_fails_ends_the_run_before_its_first_step(host, check_unit):
+    check_unit("[Service]\nExecStartPre=/usr/bin/sleep 3\nExecStart=\nExecStart=/usr/bin/false\n")
+    run = LiveRun(host, "exec-net", "echo up")
+    item = host.items()[0]["id"]
+    wait_for(lambda: host.is_active(f"anchor-vm@{run.run}.service") == "active", 20)
+    assert "\nup\n" not in run.rest() and run.process.returncode == 1
+    assert not steps(host, item)
+    assert "anchor-check@" in host.show(item)["reason"], host.show(item)
+    assert not [line for line in host.run("pgrep -l qemu", check=False).stdout.splitlines()]
+
+
 @pytest.mark.parametrize("half, signal, seconds", [("check", "KILL", 10), ("probe", "STOP", 30)])
 def test_no_half_of_the_check_ends_and_the_run_goes_on(host, live, half, signal, seconds):
     """Killed, which ends what is bound to it; or stopped, so that the other half finds its word too old."""
