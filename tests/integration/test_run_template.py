@@ -11,6 +11,7 @@ import subprocess
 import pytest
 
 from conftest import TOP
+from waiting import wait_for
 
 FILES = ("vmlinuz", "initrd", "root.erofs")
 
@@ -68,6 +69,23 @@ def test_signed_template_runs(altered):
     altered.write_manifest()
     status, output = altered.run()
     assert status == 0 and "inside" in output, output
+
+
+def test_files_are_measured_once_a_boot(host):
+    """Their contents, as the unit that reads them found them; what launchers make of that is in tests/unit/test-vm-template.c."""
+    manifest = json.loads(host.run("cat /usr/lib/anchorhold/templates/base/manifest.json").stdout)
+
+    def measured():
+        wait_for(lambda: host.property("anchor-templates.service", "SubState") == "exited", 90)
+        return {entry["sha256"] for entry in json.loads(host.run("cat /run/anchorhold-templates/measured.json").stdout)["files"]}
+
+    for _ in range(5):
+        if measured() >= set(manifest["files"].values()):
+            break
+        host.systemctl("restart", "anchor-templates.service")  # another boot made links to the same files meanwhile, which is a change as well
+    assert measured() >= set(manifest["files"].values())
+    assert host.run("stat -c %a:%U /run/anchorhold-templates").stdout.split(":")[0] == "755"
+    assert host.run("setpriv --reuid=anchorhold --clear-groups -- sh -c ': >>/run/anchorhold-templates/measured.json'", check=False).returncode != 0
 
 
 def test_template_without_signature_is_refused(altered):
