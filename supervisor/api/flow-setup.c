@@ -203,7 +203,19 @@ static int ask(Flow *f, bool egress, bool release, json_t *params) {
         return 0;
 }
 
+/* The item's repository as the git host calls it; NULL: none was named. The caller's. */
+static char *upstream(const LedgerItem *item) {
+        _cleanup_json_ json_t *options = NULL;
+        const char *text;
+
+        if (!item->options || json_parse(item->options, strlen(item->options), &options, NULL) < 0)
+                return NULL;
+        text = json_string_value(json_object_get(options, "upstream"));
+        return text ? strdup(text) : NULL;
+}
+
 int flow_register(Flow *f) {
+        _cleanup_free_ char *repository = upstream(&f->item);
         const char *stage = f->stage == STAGE_VERIFY ? "verify" : "work";
         uint64_t expires = time_realtime() + (f->run_s + CA_GRACE_S) * USEC_PER_SEC;
         int r;
@@ -213,8 +225,8 @@ int flow_register(Flow *f) {
         if (r < 0)
                 return r;
 
-        return ask(f, false, false, json_pack("{s:s, s:s, s:s, s:I, s:s}", "run", f->run, "workflow", f->item.workflow, "item", f->item.id,
-                                              "expires_usec", (json_int_t) expires, "stage", stage));
+        return ask(f, false, false, json_pack("{s:s, s:s, s:s, s:I, s:s, s:s*}", "run", f->run, "workflow", f->item.workflow, "item", f->item.id,
+                                              "expires_usec", (json_int_t) expires, "stage", stage, "repository", repository));
 }
 
 int flow_release(Flow *f) {

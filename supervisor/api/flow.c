@@ -205,6 +205,7 @@ static void flow_end(Flow *f) {
         stop_alls_check(m);
         outbox_kick(m);
         scheduler_kick(m);
+        revocations_kick(m);
 }
 
 /* Reads the item again and changes it under our lease. */

@@ -22,6 +22,7 @@
 
 #define LEDGER_PATH "/var/lib/anchorhold/ledger/ledger.db"
 #define ITEMS_PATH "/var/lib/anchorhold/items"
+#define REVOKING_PATH "/var/lib/anchorhold/ledger/revoking"
 #define EGRESS_SOCKET "/run/anchorhold/egress.sock"
 #define SECRET_SOCKET "/run/anchorhold/secret-api.sock"
 
@@ -36,6 +37,7 @@ typedef struct Flow Flow;
 typedef struct Follower Follower;
 typedef struct OpenLog OpenLog;
 typedef struct OutboxFlight OutboxFlight;
+typedef struct Revocation Revocation;
 typedef struct StopAll StopAll;
 
 typedef enum EnforcerId {
@@ -82,6 +84,7 @@ struct Manager {
         size_t n_followers;
         OpenLog *logs;
         StopAll *stop_alls;
+        Revocation *revocation;
 
         sd_event_source *schedule;     /* one look at the queue, soon or at a time */
         sd_event_source *pump;         /* followers */
@@ -231,6 +234,15 @@ json_t *budget_of_item(Manager *m, const char *item, const char *workflow);
 
 void scheduler_kick(Manager *m);
 int scheduler_start(Manager *m);
+
+/* ---- revocations.c ---- */
+
+int revocations_start(Manager *m);
+void revocations_free(Manager *m);
+/* A run may have left tokens behind. */
+void revocations_kick(Manager *m);
+/* Is it the run whose tokens are brought back just now? Then its units are no strays. */
+bool revocation_has(const Manager *m, const char *run);
 
 /* ---- followers.c ---- */
 

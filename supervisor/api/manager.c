@@ -288,6 +288,7 @@ Manager *manager_free(Manager *m) {
         m->secret = ipc_client_free(m->secret);
         m->egress_ping = ipc_client_free(m->egress_ping);
         m->secret_ping = ipc_client_free(m->secret_ping);
+        revocations_free(m);
         m->audit = audit_client_free(m->audit);
         while (m->logs) {
                 OpenLog *l = m->logs;

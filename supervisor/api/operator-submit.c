@@ -228,6 +228,7 @@ int operator_on_submit(IpcCall *call, json_t *params, void *userdata) {
         const json_t *harness = NULL;
         const PolicyWorkflow *w;
         const char *reason, *pointer;
+        const json_t *upstream;
         Submission given;
         int64_t waiting;
         int r;
@@ -258,6 +259,9 @@ int operator_on_submit(IpcCall *call, json_t *params, void *userdata) {
                 reason = check_seed(fd, given.base);
         if (reason)
                 return operator_bad_input(call, "/", reason);
+        upstream = json_object_get(json_object_get(params, "options"), "upstream");
+        if (upstream && !policy_is_repository(json_string_value(upstream)))
+                return operator_bad_input(call, "/options/upstream", "must be OWNER/NAME: the repository as the git host calls it");
 
         r = spec_check_frames(&(SpecInput) { .workflow = w, .harness = harness, .task = given.task, .command = given.command },
                               &pointer, &reason);

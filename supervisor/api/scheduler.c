@@ -189,7 +189,7 @@ static void stop_strays(Manager *m, const UnitState *units, size_t n) {
         char run[ID_LENGTH + 1];
 
         for (size_t i = 0; i < n; i++) {
-                if (!run_of_unit(units[i].name, run) || flow_find_run(m, run))
+                if (!run_of_unit(units[i].name, run) || flow_find_run(m, run) || revocation_has(m, run))
                         continue;
                 if (strcmp(units[i].active, "failed") == 0)
                         (void) units_reset_failed(m->units, units[i].name);
@@ -233,6 +233,7 @@ static void sweep(Manager *m) {
         }
 
         (void) units_list(m->units, run_patterns, on_sweep_listed, m);
+        revocations_kick(m);
 }
 
 static int on_tick(sd_event_source *source, uint64_t usec, void *userdata) {
@@ -308,6 +309,11 @@ static void on_units_listed(int r, const UnitState *units, size_t n, void *userd
                 return;
         }
         stop_strays(m, units, n);
+        r = revocations_start(m);
+        if (r < 0) {
+                (void) manager_fatal(m, r, "look for tokens that are left");
+                return;
+        }
 
         m->settled = true;
         (void) sd_notifyf(false, "READY=1\nSTATUS=%zu runs taken up again.", m->n_flows);

@@ -240,7 +240,7 @@ CtlExit ctl_verb_credential_remove(Ctl *ctl) {
 /* What the policy files say of it; in a workflow's name who may use it. */
 static json_t *describe_policy(const Policy *policy, const char *name) {
         const PolicyCredential *c = policy_find_credential(policy, name, NULL);
-        json_t *entry = json_pack("{s:s, s:s?, s:O?, s:O?}", "name", name, "kind", c ? "static" : NULL, "hosts", c ? c->hosts : NULL,
+        json_t *entry = json_pack("{s:s, s:s?, s:O?, s:O?}", "name", name, "kind", c ? c->kind : NULL, "hosts", c ? c->hosts : NULL,
                                   "ports", c ? c->ports : NULL),
                *workflows = json_array();
         const char *const *names;

@@ -8,11 +8,13 @@
 #include <sys/statvfs.h>
 #include <sys/vfs.h>
 #include <systemd/sd-bus.h>
+#include <unistd.h>
 
 #include "ctl/ctl-table.h"
 #include "ctl/ctl.h"
 #include "net/warden.h"
 #include "policy/policy.h"
+#include "secret/credential-store.h"
 #include "util/io.h"
 #include "util/json.h"
 #include "util/text.h"
@@ -80,6 +82,32 @@ static void check_units(Doctor *d) {
         sd_bus_flush_close_unref(bus);
 }
 
+/* Of the tokens of GitHub, those that a person or an app was given. */
+static bool is_git_token(const char *prefix) {
+        static const char *const prefixes[] = { "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_" };
+
+        for (size_t i = 0; prefix && i < ELEMENTSOF(prefixes); i++)
+                if (strncmp(prefix, prefixes[i], strlen(prefixes[i])) == 0)
+                        return true;
+        return false;
+}
+
+/* A static token of a git host does, but is the lesser choice. */
+static void check_tokens(Doctor *d, const Policy *p) {
+        const char *const *names;
+        size_t n = policy_list(p, "credentials", &names);
+
+        for (size_t i = 0; i < n; i++) {
+                const PolicyCredential *c = policy_find_credential(p, names[i], NULL);
+                _cleanup_free_ char *path = text_format(CREDENTIAL_FOLDER "/%s", names[i]), *text = NULL;
+
+                if (!c || strcmp(c->kind, "static") != 0 || !is_git_token(c->prefix) || !path || access(path, F_OK) < 0)
+                        continue;
+                text = text_format("%s is a static token: the same for every run and repository, until its issuer ends it", names[i]);
+                doctor_say(d, WARNING, "credential", text ?: names[i], "the kind \"github-app\" mints one for each run, see credentials.md");
+        }
+}
+
 static void check_policy(Doctor *d) {
         PolicyFinding *findings = NULL;
         size_t n = 0;
@@ -97,6 +125,8 @@ static void check_policy(Doctor *d) {
         } else {
                 doctor_say(d, GOOD, "policy", "every file loads", NULL);
         }
+        if (r >= 0)
+                check_tokens(d, p);
         policy_findings_free(findings, n);
         policy_free(p);
 }

@@ -34,6 +34,7 @@ static const struct {
         { "base", 'b', OPTION_TEXT, MEMBER(base), V(SUBMIT) | V(RUN), "COMMIT", "Where to start from (default: HEAD)" },
         { "task", 't', OPTION_TEXT, MEMBER(task), V(SUBMIT) | V(RUN), "TEXT", "What the agent is asked to do" },
         { "task-file", 0, OPTION_TEXT, MEMBER(task_file), V(SUBMIT) | V(RUN), "FILE", "The same from a file, \"-\" for standard input" },
+        { "upstream", 0, OPTION_TEXT, MEMBER(upstream), V(SUBMIT) | V(RUN), "OWNER/NAME", "The repository as the git host calls it; tokens are for this one" },
         { "source", 0, OPTION_TEXT, MEMBER(source), V(SUBMIT) | V(RUN), "ID", "Where the item comes from; one live item for each" },
         { "state", 0, OPTION_TEXT, MEMBER(states), V(LIST), "STATE,…", "Only items in these states" },
         { "limit", 'n', OPTION_COUNT, MEMBER(limit), V(LIST), "N", "At most so many" },

@@ -111,6 +111,7 @@ static void show_head(Ctl *ctl, const json_t *item) {
         member(ctl, item, "Source", "source");
         member(ctl, item, "Requester", "requester");
         member(ctl, item, "Repository", "repository");
+        member(ctl, json_object_get(item, "options"), "Upstream", "upstream");
         member(ctl, item, "Base", "base");
         member(ctl, item, "Result", "result_commit");
         if (json_is_array(command)) {

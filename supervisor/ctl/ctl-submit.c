@@ -82,7 +82,7 @@ static CtlExit make_params(Ctl *ctl, const char *commit, json_t **ret) {
         if (ctl->o.repo)
                 repo = realpath(ctl->o.repo, NULL);
 
-        params = json_pack("{s:s, s:{}}", "workflow", ctl->o.workflow, "options");
+        params = json_pack("{s:s, s:{s:s*}}", "workflow", ctl->o.workflow, "options", "upstream", ctl->o.upstream);
         if (!params ||
             add(params, "task", json_string(task), task) < 0 ||
             add(params, "repo", json_string(repo), repo) < 0 ||

@@ -42,7 +42,7 @@ typedef struct CtlOptions {
         CtlJson json;
         bool no_pager, no_legend, quiet, help, version;
 
-        const char *workflow, *repo, *base, *task, *task_file, *source;
+        const char *workflow, *repo, *base, *task, *task_file, *source, *upstream;
         const char *states, *run, *reason, *bundle, *root, *file, *directory, *checkpoints, *key, *method, *path, *name, *within, *from, *by, *since;
         bool follow, all, hold, blocked, suggest, diff, verify, raw, apply;
         uint64_t limit;

@@ -7,6 +7,7 @@
 #include "inject/credential.h"
 #include "inject/egress-link.h"
 #include "inject/leaf.h"
+#include "inject/minter.h"
 #include "inject/notes.h"
 #include "inject/tls.h"
 #include "inject/usage-report.h"
@@ -28,6 +29,8 @@ typedef struct ExchangeContext {
         Notes *notes;
         UsageReport *usage;
         Budget *budget;  /* NULL: model calls are not reserved */
+        Minter *minter;
+        uint64_t generation; /* of the credentials' values: counted up when one is minted */
         size_t gathered; /* bytes of bodies that wait for a reservation */
         Exchange *exchanges; /* the list */
         size_t n_exchanges;

@@ -13,6 +13,8 @@
  * and credentials from PID 1, and keeps nothing on disk. If it dies, its connections are lost; systemd
  * starts it for the next one, with the same bundle.
  *
+ * Started for a run that is over (its bundle's stage is "revoke") it has no credential and no CA, brings the run's tokens back (revoker.c), and ends.
+ *
  * The proxy is believed which name a connection was opened for: a proxy that lies gets a certificate for
  * another inspected name, and egressd judges that name again, for this process.
  */
@@ -25,6 +27,7 @@
 #include <sys/socket.h>
 
 #include "inject/exchange.h"
+#include "inject/revoker.h"
 #include "ipc/ipc.h"
 #include "policy/policy.h"
 #include "secret/bundle.h"
@@ -47,6 +50,8 @@ struct Inject {
         Notes *notes;           /* owned */
         UsageReport *usage;     /* owned */
         Budget *budget;         /* owned */
+        Minter *minter;         /* owned */
+        Revoker *revoker;       /* owned; NULL unless the run is over */
         IpcServer *server;      /* owned */
         IpcClient *secretd;     /* owned */
         sd_event_source *again; /* owned; watches secretd anew */
@@ -120,6 +125,18 @@ static void inject_on_grant_revoked(int64_t grant, void *userdata) {
         exchange_close_grant(&i->context, grant);
 }
 
+/* Of one whose values are minted: that there is none yet is no revocation. */
+static void update_minted(RunCredential *known, InjectCredential *c, RunCredential *fresh) {
+        known->minted = fresh->minted;
+        if (!fresh->minted)
+                return;
+        if (c->revoked)
+                log_notice("credential %s is there again", known->name);
+        c->revoked = false;
+        if (fresh->secret && (!known->secret || fresh->expires_usec > known->expires_usec))
+                known->expires_usec = fresh->expires_usec;
+}
+
 /* The value of that credential now, NULL for none; takes what it keeps. */
 static void update_credential(Inject *i, const char *name, Secret **value) {
         for (size_t k = 0; k < i->secrets->n_credentials; k++) {
@@ -173,8 +190,16 @@ static int take_values(Inject *i, int fd) {
         if (strcmp(fresh->run, i->secrets->run) != 0)
                 return -EBADMSG;
 
-        for (size_t k = 0; k < fresh->n_credentials; k++)
-                update_credential(i, fresh->credentials[k].name, &fresh->credentials[k].secret);
+        for (size_t k = 0; k < fresh->n_credentials; k++) {
+                RunCredential *f = &fresh->credentials[k];
+
+                for (size_t n = 0; n < i->secrets->n_credentials; n++)
+                        if (strcmp(i->secrets->credentials[n].name, f->name) == 0)
+                                update_minted(&i->secrets->credentials[n], &i->credentials[n], f);
+                if (!f->minted || f->secret)
+                        update_credential(i, f->name, &f->secret);
+        }
+        minter_look(i->minter);
         return 0;
 }
 
@@ -242,6 +267,11 @@ static int connect_others(Inject *i, const InjectPaths *paths) {
             (r = budget_new(&i->budget, i->event, paths->run_api)) < 0 ||
             (r = ipc_client_new(&i->secretd, i->event, paths->secret_api)) < 0)
                 return r;
+        if (strcmp(i->secrets->stage, "revoke") == 0)
+                return revoker_new(&i->revoker, i->event, i->secrets->run, i->egress, i->tls, i->audit, i->secretd);
+        r = minter_new(&i->minter, &(MinterSetup) { i->event, i->secrets, i->credentials, i->egress, i->tls, i->audit, i->secretd, &i->context.generation });
+        if (r < 0)
+                return r;
         return sd_event_add_time_relative(i->event, &i->again, CLOCK_BOOTTIME, 0, 0, inject_on_again, i);
 }
 
@@ -294,6 +324,7 @@ int inject_new(Inject **ret, sd_event *event, const char *run, const InjectPaths
                 .notes = i->notes,
                 .usage = i->usage,
                 .budget = i->budget,
+                .minter = i->minter,
         };
         r = listen_to_proxy(i);
         if (r < 0)
@@ -311,6 +342,8 @@ Inject *inject_free(Inject *i) {
         exchange_close_all(&i->context);
         i->again = sd_event_source_disable_unref(i->again);
         i->secretd = ipc_client_free(i->secretd);
+        i->minter = minter_free(i->minter);
+        i->revoker = revoker_free(i->revoker);
         budget_free(i->budget);
         usage_report_free(i->usage);
         notes_free(i->notes);

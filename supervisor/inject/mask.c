@@ -29,6 +29,7 @@
 #include <sys/random.h>
 
 #include "inject/mask-form.h"
+#include "secret/secret.h"
 
 enum { SHIFTS = 3 };
 
@@ -36,6 +37,7 @@ enum { SHIFTS = 3 };
 
 typedef struct Needle {
         MaskPair pair;
+        uint8_t *needle; /* owned; the pair's */
         uint64_t hash, power;         /* of the plain form; base ** size */
         bool has_forms;               /* long enough to be looked for in Base64 */
         Base64Form forms[SHIFTS];
@@ -137,7 +139,13 @@ static int masker_add(Masker *m, const MaskPair *pair) {
                 if (!mask_is_visible(((const uint8_t *) pair->needle)[k]))
                         return -EINVAL;
 
+        /* values change and go while an answer is still masked */
+        d->needle = malloc(pair->needle_size);
+        if (!d->needle)
+                return -ENOMEM;
+        memcpy(d->needle, pair->needle, pair->needle_size);
         d->pair = *pair;
+        d->pair.needle = d->needle;
         d->hash = hash_plain(m, pair->needle, pair->needle_size);
         d->power = power(m, pair->needle_size);
         use_length(m, pair->needle_size);
@@ -184,9 +192,11 @@ static void free_room(Masker *m) {
 Masker *masker_free(Masker *m) {
         if (!m)
                 return NULL;
-        for (size_t i = 0; i < m->n_needles; i++)
+        for (size_t i = 0; i < m->n_needles; i++) {
                 for (unsigned k = 0; k < SHIFTS; k++)
                         base64_form_done(&m->needles[i].forms[k]);
+                secret_erase(m->needles[i].needle, m->needles[i].pair.needle_size);
+        }
         free_room(m);
         buffer_done(&m->held);
         explicit_bzero(m, sizeof(*m));

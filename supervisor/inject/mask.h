@@ -16,7 +16,7 @@
 typedef struct Masker Masker;
 
 typedef struct MaskPair {
-        const void *needle; /* borrowed; visible ASCII (0x21 to 0x7e) only */
+        const void *needle; /* copied; visible ASCII (0x21 to 0x7e) only */
         size_t needle_size;
         const void *replacement; /* borrowed; may be empty */
         size_t replacement_size;
@@ -28,7 +28,7 @@ enum {
         MASK_ENCODED_MIN = 8, /* shorter ones are not looked for in Base64 */
 };
 
-/* What the pairs point to must outlive the masker. -EINVAL for a needle that is empty, too long or has other
+/* What the replacements point to must outlive the masker. -EINVAL for a needle that is empty, too long or has other
  * bytes. */
 int masker_new(Masker **ret, const MaskPair *pairs, size_t n_pairs);
 Masker *masker_free(Masker *m);

@@ -234,6 +234,7 @@ int request_begin(Request *q, const HttpHead *h, Refusal *ret) {
 /* ---- the audit log, before a credential leaves ---- */
 
 static int record_use(Request *q, Refusal *ret, bool *ret_waits);
+static int make_masker(const Request *q, bool tripwire, Masker **ret);
 
 void request_settle(Request *q, int r, const Refusal *refusal) {
         RequestCleared cleared = q->cleared;
@@ -242,8 +243,23 @@ void request_settle(Request *q, int r, const Refusal *refusal) {
         cleared(r, refusal, q->userdata);
 }
 
-/* Egressd and the audit log have said what they say: what is left is the budget. */
-static void settle(Request *q, int r, Refusal *refusal) {
+/* A value was minted since the masker was made. */
+static int renew_mask(Request *q) {
+        if (q->generation == q->context->generation)
+                return 0;
+        q->mask = masker_free(q->mask);
+        q->generation = q->context->generation;
+        return make_masker(q, false, &q->mask);
+}
+
+/* What is left are tokens, and the budget. */
+void request_go_on(Request *q, int r, Refusal *refusal) {
+        if (r == 0)
+                r = request_wait_for_token(q);
+        if (r == REQUEST_E_WAITS)
+                return;
+        if (r == 0)
+                r = renew_mask(q);
         if (r == 0 && q->gathers) {
                 r = request_reserve(q, refusal);
                 if (r == 0)
@@ -269,7 +285,7 @@ static void request_on_recorded(int r, void *userdata) {
                 r = record_use(q, &refusal, &waits); /* a request may carry more than one */
         }
         if (!waits)
-                settle(q, r, &refusal);
+                request_go_on(q, r, &refusal);
 }
 
 /* The first credential of the plan whose use is not in the log yet, or -1. */
@@ -346,7 +362,7 @@ static void request_on_answer(const EgressAnswer *a, void *userdata) {
         q->question = NULL;
         r = take_answer(q, a, &refusal, &waits);
         if (!waits)
-                settle(q, r, &refusal);
+                request_go_on(q, r, &refusal);
 }
 
 int request_clear(Request *q, int64_t within, RequestGranted granted, RequestCleared cleared, void *userdata, Refusal *ret) {
@@ -366,6 +382,7 @@ void request_cancel(Request *q) {
         if (q->record)
                 q->record->request = NULL;
         q->record = NULL;
+        q->mint = mint_wait_free(q->mint);
         q->budget_ask = budget_ask_free(q->budget_ask);
         q->cleared = NULL;
 }
@@ -538,7 +555,7 @@ static int make_masker(const Request *q, bool tripwire, Masker **ret) {
 int request_init(Request *q, ExchangeContext *c, const char *name, uint16_t port) {
         int r;
 
-        *q = (Request) { .context = c, .name = name, .port = port };
+        *q = (Request) { .context = c, .name = name, .port = port, .generation = c->generation };
         r = make_masker(q, false, &q->mask);
         return r < 0 ? r : make_masker(q, true, &q->tripwire);
 }

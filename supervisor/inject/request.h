@@ -29,6 +29,7 @@ typedef struct Refusal {
 enum {
         _REQUEST_E_SUCCESS,
         REQUEST_E_REFUSED, /* the refusal says why; nothing of it (or nothing more) may leave */
+        REQUEST_E_WAITS,   /* within request*.c: it goes on from the loop */
 };
 
 /* egressd's answer, if it passed: borrowed, for the time of the call. Negative: the request is over. */
@@ -66,6 +67,8 @@ typedef struct Request {
         BudgetAsk *budget_ask;    /* owned */
 
         EgressQuestion *question; /* owned */
+        MintWait *mint;           /* owned */
+        uint64_t generation;      /* of the values that `mask` knows */
         RecordWait *record;       /* owned by the audit log's callback */
         RequestGranted granted;
         RequestCleared cleared;
@@ -132,6 +135,13 @@ void request_report_usage(Request *q, bool complete);
 
 /* The credentials in the request under way, a bit each by their number. */
 uint64_t request_carried(const Request *q);
+
+/* ---- request-mint.c, for request.c ---- */
+
+/* 0: every credential of the plan has a value. REQUEST_E_WAITS: it will, or the refusal will say why not; request_go_on() then. */
+int request_wait_for_token(Request *q);
+/* Egressd, the audit log and perhaps a minter have said what they say; q may be gone after it. */
+void request_go_on(Request *q, int r, Refusal *refusal);
 
 /* ---- request-budget.c, for request.c and request-answer.c ---- */
 

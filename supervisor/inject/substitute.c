@@ -334,7 +334,7 @@ void substitute_check(SubstitutePlan *plan, const HttpHead *head) {
                 const InjectCredential *c = s->credential;
                 const char *where = s->place->kind <= PLACE_BASIC ? head->fields[s->field].name : s->place->kind == PLACE_QUERY ? "target" : "body";
 
-                if (!c->source->secret || c->revoked) {
+                if ((!c->source->secret && !c->source->minted) || c->revoked) {
                         settle(plan, SUBSTITUTE_REVOKED, c, where);
                         return;
                 }

@@ -28,6 +28,6 @@ int ledger_query_array(Ledger *l, const char *sql, const DbArg *args, json_t **r
 #define LEDGER_ITEM_COLUMNS                                                                             \
         "SELECT i.id, i.run, i.state, i.revision, i.attempt, i.max_attempts, i.leases, l.token,"        \
         " i.workflow, i.workflow_digest, i.base, i.task, i.command, i.template, i.template_digest,"     \
-        " i.agent, i.stage, i.result_commit, i.reason, i.repository"                                    \
+        " i.agent, i.stage, i.result_commit, i.reason, i.repository, i.options"                                    \
         " FROM item i LEFT JOIN lease l ON l.item = i.id "
 int ledger_item_from_row(DbStmt *s, LedgerItem *ret);

@@ -77,6 +77,7 @@ void ledger_item_done(LedgerItem *i) {
         free(i->stage);
         free(i->result_commit);
         free(i->reason);
+        free(i->options);
         *i = (LedgerItem) {};
 }
 
@@ -147,6 +148,9 @@ int ledger_item_from_row(DbStmt *s, LedgerItem *ret) {
                 if (r < 0)
                         return r;
         }
+        r = db_column_dup(s, 20, &i.options);
+        if (r < 0)
+                return r;
 
         *ret = i;
         i = (LedgerItem) {};

@@ -72,6 +72,7 @@ typedef struct LedgerItem {
         int64_t token; /* of its lease; 0: none */
         char *workflow, *workflow_digest, *base, *task, *command, *template_name, *template_digest, *agent, *stage;
         char *result_commit, *reason;
+        char *options; /* JSON */
         bool repository;
 } LedgerItem;
 

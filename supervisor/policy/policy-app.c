@@ -141,6 +141,15 @@ void policy_check_app(const Node *top, const char *kind) {
         check_permissions(&n);
 }
 
+/* A token may be made while the request waits: it must not be part of what the request's length is counted from. */
+void policy_check_app_places(const Node *top, const PolicyCredential *c) {
+        if (strcmp(c->kind, "github-app") != 0)
+                return;
+        for (size_t i = 0; i < json_array_size(c->places); i++)
+                if (json_object_get(json_array_get(c->places, i), "path"))
+                        node_fail_at(top, "places", "a minted token has its place in a header: \"header\", \"bearer\" or \"basic\"");
+}
+
 /* ---- what the egress policy must allow ---- */
 
 static void check_call(const Node *n, const PolicyApp *app, const EgressPolicy *egress, const char *egress_name, const char *method, const char *path) {

@@ -225,4 +225,5 @@ void policy_check_credential(Policy *p, PolicyObject *o) {
         (void) node_strings(&top, "methods", 0, 1, 32, check_method, &c->methods);
         (void) node_strings(&top, "paths", 0, 1, 256, check_path_pattern, &c->paths);
         check_places(&top, c);
+        policy_check_app_places(&top, c);
 }

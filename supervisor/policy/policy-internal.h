@@ -175,6 +175,7 @@ void policy_check_provider(Policy *p, PolicyObject *o);
 void policy_check_credential(Policy *p, PolicyObject *o);
 /* A credential's "app", and whether the egress policy of a workflow lets its tokens be minted and revoked. */
 void policy_check_app(const Node *top, const char *kind);
+void policy_check_app_places(const Node *top, const PolicyCredential *c);
 void policy_check_app_reach(const Node *n, const PolicyCredential *c, const EgressPolicy *egress, const char *egress_name);
 void policy_check_egress(Policy *p, PolicyObject *o);
 void policy_check_harness(Policy *p, PolicyObject *o);

@@ -4,5 +4,5 @@ LIB_SRCS += supervisor/secret/app-key.c supervisor/secret/bundle.c supervisor/se
             supervisor/secret/seal.c supervisor/secret/secret.c supervisor/secret/secretd.c supervisor/secret/secretd-token.c supervisor/secret/sentinel.c \
             supervisor/secret/token-list.c supervisor/secret/upstream-ca.c
 PROGRAMS += anchor-secretd
-UNIT_TESTS += test-app-key test-secret test-secret-run test-secret-type test-secretd
+UNIT_TESTS += test-app-key test-secret test-secret-run test-secret-type test-secretd test-secretd-token
 FUZZERS += fuzz-bundle

@@ -173,6 +173,18 @@ static const char *read_token(IpcCall *call, Secret **ret) {
         return wrong ?: app_key_is_pem(*ret) ? "a private key" : NULL;
 }
 
+static const Token *find_same(const Secretd *d, const char *run, const Secret *secret) {
+        SecretView v = secret_view(secret);
+
+        for (size_t i = 0; i < token_list_size(d->tokens); i++) {
+                const Token *t = token_list_get(d->tokens, i);
+
+                if (strcmp(t->run, run) == 0 && secret_equals(t->secret, v.bytes, v.size))
+                        return t;
+        }
+        return NULL;
+}
+
 int secretd_on_minted(IpcCall *call, json_t *params, void *userdata) {
         static const char *const known[] = { "credential", "expires_usec", NULL };
         _cleanup_(json_reader_done) JsonReader reader = {};
@@ -180,8 +192,9 @@ int secretd_on_minted(IpcCall *call, json_t *params, void *userdata) {
         _cleanup_(secret_freep) Secret *secret = NULL;
         _cleanup_(token_freep) Token *t = NULL;
         _cleanup_free_ char *target = NULL;
-        char until[TIME_TEXT_SIZE];
+        char until[TIME_TEXT_SIZE], id[ID_LENGTH + 1];
         const char *name = NULL, *wrong;
+        const Token *same;
         Secretd *d = userdata;
         PolicyApp app;
         RunSecrets *s;
@@ -204,17 +217,23 @@ int secretd_on_minted(IpcCall *call, json_t *params, void *userdata) {
         r = target ? token_new(&t, s->run, s->item, s->workflow, name, app.host, app.port, target, expires) : -ENOMEM;
         if (r < 0)
                 return r;
+        same = find_same(d, s->run, secret);
+        if (same) /* told again, by an inject that did not get the answer */
+                memcpy(t->id, same->id, sizeof(t->id));
         t->secret = TAKE_PTR(secret);
         text_time(expires, until);
         data = json_pack("{s:s, s:s, s:s, s:O, s:s}", "credential", name, "token", t->id, "repository", s->repository, "permissions", app.permissions,
                          "expires", until);
 
-        r = token_list_add(d->tokens, t);
+        memcpy(id, t->id, sizeof(id));
+        r = same ? 0 : token_list_add(d->tokens, t);
         if (r < 0) {
                 json_unref(data);
                 return log_error_errno(r, "run %s: a token of credential %s cannot be kept, and is not used", s->run, name);
         }
-        return record_and_answer(d, call, "token.minted", s->run, s->item, TAKE_PTR(t)->id, data);
+        if (!same)
+                TAKE_PTR(t);
+        return record_and_answer(d, call, "token.minted", s->run, s->item, id, data);
 }
 
 /* ---- after the run ---- */
@@ -277,7 +296,7 @@ int secretd_on_revoke(IpcCall *call, json_t *params, void *userdata) {
         t = next_due(d, ipc_call_peer(call)->run, after ?: "");
         if (!t)
                 return ipc_call_reply(call, NULL);
-        reply = json_pack("{s:s, s:s, s:i, s:s}", "token", t->id, "host", t->host, "port", (int) t->port, "target", t->target);
+        reply = json_pack("{s:s, s:s, s:s, s:i, s:s}", "token", t->id, "credential", t->credential, "host", t->host, "port", (int) t->port, "target", t->target);
         r = reply ? push_secret(call, t->secret) : -ENOMEM;
         if (r < 0) {
                 json_unref(reply);

@@ -12,10 +12,10 @@ from waiting import wait_for
 class LiveRun:
     """An item in a microVM, followed in the background."""
 
-    def __init__(self, host, workflow, script):
+    def __init__(self, host, workflow, script, *options):
         self.host = host
         before = set(host.run("ls /run/anchorhold/run").stdout.split())
-        self.process = host.popen(["anchorctl", "run", "--workflow", workflow, "--", "sh", "-c", script], user="operator",
+        self.process = host.popen(["anchorctl", "run", "--workflow", workflow, *options, "--", "sh", "-c", script], user="operator",
                                   stdout=-1, stderr=-2, text=True)
         self.lines = []
         self.await_line("")

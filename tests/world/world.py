@@ -22,6 +22,9 @@ import sys
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, HERE)
+
+import githubapp  # noqa: E402
 
 GATEWAY = "203.0.113.1"
 RESOLVER = "203.0.113.53"
@@ -32,6 +35,7 @@ ORIGIN6, GATEWAY6 = "2001:db8:113::12", "2001:db8:113::1"
 OTHER = "203.0.113.13"   # serves as well, but no policy names it
 WIRE = "203.0.113.14"    # notes to the byte what it got
 H2 = "203.0.113.15"      # speaks HTTP/2
+GITHUB = "203.0.113.16"  # mints tokens for an app
 SILENT = "203.0.113.200" # nobody is there
 
 ZONE = {
@@ -40,6 +44,7 @@ ZONE = {
     "git.example.org": {"A": [GIT]},
     "www.example.org": {"A": [ORIGIN]},
     "wire.example.org": {"A": [WIRE]},
+    "github.example.org": {"A": [GITHUB]},
     "alias.example.org": {"CNAME": "www.example.org"},
     "other.example.net": {"A": [OTHER]},
     "paste.example.net": {"A": [OTHER]},
@@ -89,6 +94,7 @@ class World:
             "-addext", "keyUsage=critical,keyCertSign,cRLSign")
         run("openssl", "req", *new_key, "-keyout", self.path("server.key"), "-out", self.path("server.csr"),
             "-subj", "/CN=world")
+        githubapp.make_key(self.path("app.pem"), self.path("app.pub"))
         run("openssl", "x509", "-req", "-in", self.path("server.csr"), "-CA", self.path("world.pem"),
             "-CAkey", self.path("ca.key"), "-CAcreateserial", "-days", "30", "-extfile", extension,
             "-out", self.path("server.pem"))
@@ -137,7 +143,7 @@ class World:
         inside = ("nsenter", "--net", "--target", str(pid), "--")
         there = ("nsenter", "--net", "--target", str(self.process.pid), "--")
         run(*there, "ip", "link", "add", "world0", "type", "veth", "peer", "name", "uplink0", "netns", str(pid))
-        for address in (PROVIDER, GIT, ORIGIN, OTHER, WIRE, H2, RESOLVER):
+        for address in (PROVIDER, GIT, ORIGIN, OTHER, WIRE, H2, GITHUB, RESOLVER):
             run(*there, "ip", "address", "add", address + "/24", "dev", "world0")
         run(*there, "ip", "address", "add", ORIGIN6 + "/64", "dev", "world0", "nodad")
         run(*there, "ip", "link", "set", "world0", "up")
@@ -153,12 +159,12 @@ class World:
             self.process = None
 
     def forget_logs(self):
-        for name in ("provider", "git", "dns", "origin", "other", "web", "wire", "h2"):
+        for name in ("provider", "git", "dns", "origin", "other", "web", "wire", "h2", "github"):
             if os.path.exists(self.path(name + ".jsonl")):
                 os.unlink(self.path(name + ".jsonl"))
 
     def log(self, name):
-        """The entries of provider, git, dns, origin, other, web, wire or h2, oldest first."""
+        """The entries of provider, git, dns, origin, other, web, wire, h2 or github, oldest first."""
         try:
             with open(self.path(name + ".jsonl"), encoding="utf-8") as f:
                 return [json.loads(line) for line in f]
@@ -198,6 +204,7 @@ def main():
     origin.serve_echo((ORIGIN, ECHO_PORT))
     h2origin.Server((H2, 443), path("h2.jsonl"), cert, key)
     protocols.serve(ORIGIN, path("web.jsonl"), cert, key)
+    githubapp.serve((GITHUB, 443), path("github.jsonl"), cert, key, path("github.json"), path("app.pub"))
     wire.serve((WIRE, 443), path("wire.jsonl"), cert, key)
     dnsserver.serve((RESOLVER, 53), path("zone.json"), path("dns.jsonl"))
     print("ready", flush=True)

@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+#pragma once
+
+/* Reads what GitHub's API answers about installations and their tokens. Pure. The token goes into a Secret, and the bytes that it stood in are
+ * overwritten before a JSON library sees the rest. */
+
+#include <jansson.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "secret/secret.h"
+
+enum {
+        TOKEN_ANSWER_REASON_SIZE = 256,
+        _TOKEN_ANSWER_E_SUCCESS = 0,
+        TOKEN_ANSWER_E_WIDER, /* it is a token, but for more than was asked: it must not be used */
+};
+
+/*
+ * The answer with status 201: the token, and when it expires (CLOCK_REALTIME). data is changed. `permissions` is what was asked, `repository` OWNER/NAME. -EBADMSG, and
+ * ret_reason says why: it is no such answer, or the time is not within a day from now. Of TOKEN_ANSWER_E_WIDER ret_reason says in what.
+ */
+int token_answer_read(char *data, size_t size, const json_t *permissions, const char *repository, uint64_t now_usec, Secret **ret, uint64_t *ret_expires_usec,
+                      char ret_reason[static TOKEN_ANSWER_REASON_SIZE]);
+
+/* The answer to which installation covers a repository: its id, or 0. */
+uint64_t token_answer_read_installation(const char *data, size_t size);
+
+/* The message of an answer that says no, safe to print, or "". */
+void token_answer_read_message(const char *data, size_t size, char ret[static TOKEN_ANSWER_REASON_SIZE]);
