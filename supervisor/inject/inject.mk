@@ -52,4 +52,5 @@ FUZZERS += fuzz-h2-pair
 UNIT_TESTS += test-git-wire
 FUZZERS += fuzz-git
 UNIT_TESTS += test-token-answer
+UNIT_TESTS += test-minter test-token-answer
 FUZZERS += fuzz-token-answer

@@ -108,10 +108,11 @@ static int take_event(OriginCall *c, HttpEvent event, const uint8_t *body, size_
 }
 
 static int take_bytes(OriginCall *c, const uint8_t *data, size_t size) {
-        while (size > 0) {
+        HttpEvent event;
+
+        do { /* an end comes by itself, behind the last byte */
                 size_t used = 0, body_size = 0;
                 const uint8_t *body = NULL;
-                HttpEvent event;
                 int r;
 
                 r = http_reader_feed(c->reader, data, size, &used, &event, &body, &body_size);
@@ -122,7 +123,7 @@ static int take_bytes(OriginCall *c, const uint8_t *data, size_t size) {
                         return r;
                 data += used;
                 size -= used;
-        }
+        } while (event != HTTP_EVENT_MORE);
         return 0;
 }
 

@@ -1,0 +1,341 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+
+/* A request that needs a minted token, and tokens that are brought back: with a TLS origin that is both the API and the place where they are used, and a secretd that is played. */
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "exchange-world.h"
+#include "inject/revoker.h"
+
+#define SECRET_SOCKET "/run/anchorhold/secret-api.sock"
+#define TOKEN "ghs_0123456789abcdefghij"
+
+static struct {
+        IpcServer *server;
+        IpcClient *client;
+        const char *mint, *body;   /* what the API answers: status line and body */
+        unsigned life_s;
+        unsigned n_asked, n_posted, n_kept, n_deleted, n_revoked, left; /* left: tokens to be revoked */
+        bool loses_answers, keeps_nothing, looks_up, removed;
+        char kept[128], posted[8192], deleted[8192];
+} api;
+
+/* ---- secretd ---- */
+
+static int push(IpcCall *call, const char *text) {
+        return ipc_call_push_fd(call, io_memfd("secret", text, strlen(text)));
+}
+
+static int on_mint(IpcCall *call, json_t *params, void *userdata) {
+        World *w = userdata;
+
+        api.n_asked++;
+        assert_string_equal(json_string_value(json_object_get(params, "credential")), "model");
+        if (api.removed)
+                return ipc_call_refuse(call, "Revoked", "the key was removed");
+        assert_true(push(call, "the.signed.proof") >= 0);
+        if (api.looks_up && !json_object_get(params, "installation"))
+                return ipc_call_reply(call, json_pack("{s:s, s:s, s:i, s:s, s:s}", "step", "lookup", "host", NAME, "port", (int) w->port, "method", "GET",
+                                                      "target", "/repos/acme/widgets/installation"));
+        if (api.looks_up)
+                assert_int_equal(json_integer_value(json_object_get(params, "installation")), 77);
+        return ipc_call_reply(call, json_pack("{s:s, s:s, s:i, s:s, s:s, s:s}", "step", "token", "host", NAME, "port", (int) w->port, "method", "POST",
+                                              "target", "/app/installations/7/access_tokens", "body", "{\"repositories\":[\"widgets\"]}"));
+}
+
+static int on_minted(IpcCall *call, json_t *params, void *userdata) {
+        int fd = ipc_call_take_fd(call, 0);
+        ssize_t n;
+
+        assert_true(fd >= 0);
+        n = read(fd, api.kept, sizeof(api.kept) - 1);
+        (void) close(fd);
+        assert_true(n > 0);
+        api.kept[n] = 0;
+        api.n_kept++;
+        if (api.keeps_nothing)
+                return ipc_call_refuse(call, "Unavailable", "the disk is full");
+        if (api.loses_answers && api.n_kept == 1)
+                return ipc_call_error(call, "io.anchorhold.Disconnected", NULL); /* as the client says it of a secretd that died */
+        return ipc_call_reply(call, json_pack("{s:s}", "token", "t000000000001"));
+}
+
+static int on_revoke(IpcCall *call, json_t *params, void *userdata) {
+        const char *after = json_string_value(json_object_get(params, "after"));
+        char id[ID_LENGTH + 1];
+        unsigned n = *after ? (unsigned) (after[ID_LENGTH - 1] - '0') : 0;
+        World *w = userdata;
+
+        if (n == api.left)
+                return ipc_call_reply(call, NULL);
+        assert_true(push(call, TOKEN) >= 0);
+        (void) snprintf(id, sizeof(id), "t00000000000%u", n + 1);
+        return ipc_call_reply(call, json_pack("{s:s, s:s, s:s, s:i, s:s}", "token", id, "credential", "model", "host", NAME, "port", (int) w->port, "target",
+                                              "/installation/token"));
+}
+
+static int on_revoked_token(IpcCall *call, json_t *params, void *userdata) {
+        api.n_revoked++;
+        if (api.loses_answers && api.n_revoked == 1)
+                return ipc_call_error(call, "io.anchorhold.Disconnected", NULL);
+        return ipc_call_reply(call, NULL);
+}
+
+static const IpcMethod secret_methods[] = {
+        { "io.anchorhold.Secret.Mint", PEER_ROOT, on_mint },
+        { "io.anchorhold.Secret.Minted", PEER_ROOT, on_minted },
+        { "io.anchorhold.Secret.Revoke", PEER_ROOT, on_revoke },
+        { "io.anchorhold.Secret.Revoked", PEER_ROOT, on_revoked_token },
+        {},
+};
+
+/* ---- the origin ---- */
+
+static bool answer_with(SSL *ssl, const char *status, const char *body) {
+        _cleanup_free_ char *text = text_format("HTTP/1.1 %s\r\nContent-Length: %zu\r\n\r\n%s", status, strlen(body), body);
+
+        return origin_send(ssl, text);
+}
+
+static bool origin_answer(World *w, SSL *ssl, ssize_t length) {
+        char body[512], until[32];
+        struct tm tm;
+        time_t t;
+
+        if (strncmp(w->seen, "GET /repos/", 11) == 0)
+                return answer_with(ssl, "200 OK", "{\"id\": 77}");
+        if (strncmp(w->seen, "POST /app/", 10) == 0) {
+                api.n_posted++;
+                strcpy(api.posted, w->seen);
+                t = (time_t) (time_realtime() / 1000000) + api.life_s;
+                (void) strftime(until, sizeof(until), "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&t, &tm));
+                (void) snprintf(body, sizeof(body), "{\"token\": \"" TOKEN "%u\", \"expires_at\": \"%s\"}", api.n_posted, until);
+                return answer_with(ssl, api.mint, api.body ?: body);
+        }
+        if (strncmp(w->seen, "DELETE ", 7) == 0) {
+                api.n_deleted++;
+                strcpy(api.deleted, w->seen);
+                return answer_with(ssl, api.mint, "");
+        }
+        (void) snprintf(body, sizeof(body), "%.300s", strstr(w->seen, "x-api-key: ") ?: "no-key");
+        return answer_with(ssl, "200 OK", body);
+}
+
+/* ---- tests ---- */
+
+static int set_up_minter(void **state) {
+        World *w;
+
+        (void) set_up(state);
+        w = *state;
+        w->answer = origin_answer;
+        memset(&api, 0, sizeof(api));
+        api.mint = "201 Created";
+        api.life_s = 3600;
+        w->secrets->credentials[0].secret = secret_free(w->secrets->credentials[0].secret);
+        w->secrets->credentials[0].minted = true;
+        assert_int_equal(ipc_server_new(&api.server, w->event, secret_methods, w), 0);
+        assert_true(ipc_server_listen_fd(api.server, listen_unix(SECRET_SOCKET)) >= 0);
+        assert_int_equal(ipc_client_new(&api.client, w->event, SECRET_SOCKET), 0);
+        return minter_new(&w->context.minter, &(MinterSetup) { w->event, w->secrets, w->credentials, w->context.egress, w->context.tls, w->audit, api.client,
+                                                               &w->context.generation });
+}
+
+static int tear_down_minter(void **state) {
+        World *w = *state;
+
+        exchange_close_all(&w->context);
+        ipc_client_free(api.client);
+        w->context.minter = minter_free(w->context.minter);
+        ipc_server_free(api.server);
+        return tear_down(state);
+}
+
+static void client_of_two(World *w) {
+        SSL *ssl = client_connect(w, NAME);
+        char text[8192] = "";
+
+        EXPECT(ssl);
+        if (!ssl)
+                return;
+        for (int i = 0; i < 2; i++) {
+                *text = 0;
+                EXPECT(client_send(ssl, GET("/v1/x") KEY "\r\n"));
+                EXPECT(client_await(ssl, "\r\n0\r\n\r\n", text, sizeof(text)));
+                EXPECT(strstr(text, "HTTP/1.1 200 "));
+                EXPECT(strstr(text, "x-api-key: " SENTINEL)); /* masked, although it was minted after the connection began */
+                EXPECT(!strstr(text, TOKEN));
+        }
+        (void) SSL_shutdown(ssl);
+        SSL_free(ssl);
+}
+
+static void test_minted(void **state) {
+        World *w = *state;
+
+        play(w, client_of_two);
+        assert_int_equal(api.n_posted, 1);
+        assert_string_equal(api.kept, TOKEN "1");
+        assert_non_null(strstr(api.posted, "POST /app/installations/7/access_tokens HTTP/1.1\r\n"));
+        assert_non_null(strstr(api.posted, "\r\nAuthorization: Bearer the.signed.proof\r\n"));
+        assert_non_null(strstr(api.posted, "\r\nUser-Agent: anchorhold\r\n"));
+        assert_non_null(strstr(w->seen, "x-api-key: " TOKEN "1\r\n"));
+        assert_false(logged(w, TOKEN));
+        assert_false(logged(w, "signed.proof"));
+        assert_int_equal(w->n_accepted, 2); /* the API, and what is kept for both requests */
+        assert_true(w->n_done >= 1);        /* the grant of the API's is given back */
+}
+
+static void test_looked_up(void **state) {
+        World *w = *state;
+
+        api.looks_up = true;
+        play(w, client_of_two);
+        assert_int_equal(api.n_asked, 2);
+        assert_int_equal(api.n_posted, 1);
+}
+
+static void test_kept_again(void **state) {
+        World *w = *state;
+
+        api.loses_answers = true;
+        play(w, client_of_two);
+        assert_int_equal(api.n_posted, 1); /* secretd is told again, the API is not asked again */
+        assert_int_equal(api.n_kept, 2);
+}
+
+static const char *expected;
+
+CLIENT(client_of_refusal, GET("/v1/x") KEY "\r\n",
+       EXPECT(strstr(text, "HTTP/1.1 502 "));
+       EXPECT(strstr(text, "Anchorhold-Reason: token-unavailable\r\n"));
+       EXPECT(strstr(text, expected));
+       if (!strstr(text, expected)) fprintf(stderr, "%s\n", text);
+       EXPECT(proper);)
+CLIENT(client_without, GET("/v1/x") "Connection: close\r\n\r\n",
+       EXPECT(strstr(text, "HTTP/1.1 200 "));
+       EXPECT(strstr(text, "no-key"));)
+
+static void is_refused(World *w, const char *reason, const char *text) {
+        unsigned accepted = w->n_accepted;
+
+        expected = text;
+        play(w, client_of_refusal);
+        assert_true(logged(w, "\"event\":\"token.failed\""));
+        assert_true(logged(w, reason));
+        assert_true(w->n_accepted <= accepted + 1); /* nothing but the question has left */
+        assert_null(w->secrets->credentials[0].secret);
+        assert_false(logged(w, TOKEN));
+}
+
+static void test_api_refuses(void **state) {
+        World *w = *state;
+
+        api.mint = "403 Forbidden";
+        api.body = "{\"message\": \"Resource not accessible\"}";
+        play(w, client_without); /* control: who needs no token is not held up */
+        is_refused(w, "\"status\":403", "the API answered 403: Resource not accessible");
+        is_refused(w, "\"reason\":\"refused\"", "the API answered 403"); /* two seconds later */
+        assert_int_equal(api.n_posted, 2);
+}
+
+static void test_api_garbage(void **state) {
+        api.body = "not JSON";
+        is_refused(*state, "\"reason\":\"malformed\"", "there is no token in the answer");
+}
+
+static void test_wider(void **state) {
+        World *w = *state;
+
+        api.body = "{\"token\": \"" TOKEN "\", \"expires_at\": \"2026-13-01T00:00:00Z\"}";
+        is_refused(w, "\"reason\":\"malformed\"", "does not say when the token expires");
+        assert_int_equal(api.n_kept, 0);
+}
+
+static void test_not_kept(void **state) {
+        api.keeps_nothing = true;
+        is_refused(*state, "\"reason\":\"not-kept\"", "the disk is full");
+        assert_int_equal(api.n_posted, 1);
+}
+
+static void test_key_removed(void **state) {
+        api.removed = true;
+        is_refused(*state, "\"reason\":\"unavailable\"", "the key was removed");
+        assert_int_equal(api.n_posted, 0);
+}
+
+static void test_egress_denies(void **state) {
+        World *w = *state;
+
+        w->deny = "no-rule";
+        w->deny_path = "/app/installations/7/access_tokens";
+        is_refused(w, "\"reason\":\"not-allowed\"", "the egress policy allows no such request");
+        assert_int_equal(api.n_posted, 0);
+}
+
+/* ---- the end of a run ---- */
+
+static void bring_back(World *w) {
+        Revoker *r = NULL;
+
+        assert_int_equal(revoker_new(&r, w->event, RUN, w->context.egress, w->context.tls, w->audit, api.client), 0);
+        assert_int_equal(sd_event_loop(w->event), 0);
+        revoker_free(r);
+}
+
+static void test_revoked(void **state) {
+        World *w = *state;
+
+        api.left = 2;
+        api.loses_answers = true;
+        api.mint = "204 No Content";
+        bring_back(w);
+        assert_int_equal(api.n_deleted, 2);
+        assert_int_equal(api.n_revoked, 3); /* the first one is told again */
+        assert_non_null(strstr(api.deleted, "DELETE /installation/token HTTP/1.1\r\n"));
+        assert_non_null(strstr(api.deleted, "Authorization: Bearer " TOKEN "\r\n"));
+        assert_false(logged(w, "token.failed"));
+}
+
+static void test_revoked_before(void **state) {
+        api.left = 1;
+        api.mint = "401 Unauthorized";
+        bring_back(*state);
+        assert_int_equal(api.n_revoked, 1);
+}
+
+static void test_not_revoked(void **state) {
+        World *w = *state;
+
+        api.left = 2;
+        api.mint = "503 Service Unavailable";
+        bring_back(w);
+        assert_int_equal(api.n_deleted, 2); /* the second one has its turn */
+        assert_int_equal(api.n_revoked, 0);
+        assert_true(logged(w, "\"what\":\"revoking a token\""));
+        assert_true(logged(w, "\"status\":503"));
+}
+
+int main(void) {
+        static const struct CMUnitTest tests[] = {
+                cmocka_unit_test_setup_teardown(test_minted, set_up_minter, tear_down_minter),
+                cmocka_unit_test_setup_teardown(test_looked_up, set_up_minter, tear_down_minter),
+                cmocka_unit_test_setup_teardown(test_kept_again, set_up_minter, tear_down_minter),
+                cmocka_unit_test_setup_teardown(test_api_refuses, set_up_minter, tear_down_minter),
+                cmocka_unit_test_setup_teardown(test_api_garbage, set_up_minter, tear_down_minter),
+                cmocka_unit_test_setup_teardown(test_wider, set_up_minter, tear_down_minter),
+                cmocka_unit_test_setup_teardown(test_not_kept, set_up_minter, tear_down_minter),
+                cmocka_unit_test_setup_teardown(test_key_removed, set_up_minter, tear_down_minter),
+                cmocka_unit_test_setup_teardown(test_egress_denies, set_up_minter, tear_down_minter),
+                cmocka_unit_test_setup_teardown(test_revoked, set_up_minter, tear_down_minter),
+                cmocka_unit_test_setup_teardown(test_revoked_before, set_up_minter, tear_down_minter),
+                cmocka_unit_test_setup_teardown(test_not_revoked, set_up_minter, tear_down_minter),
+        };
+
+        return cmocka_run_group_tests(tests, enter_own_world, NULL);
+}
