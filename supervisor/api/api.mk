@@ -4,4 +4,4 @@ LIB_SRCS += supervisor/api/authority.c supervisor/api/drain.c supervisor/api/sit
             supervisor/api/operator-submit.c supervisor/api/outbox.c supervisor/api/revocations.c supervisor/api/run-api.c supervisor/api/scheduler.c supervisor/api/spec.c \
             supervisor/api/store.c supervisor/api/template.c supervisor/api/units.c
 PROGRAMS += anchord
-UNIT_TESTS += test-authority test-event-log test-flow test-flow-budget test-flow-resume test-manager test-run-api test-spec test-store test-units
+UNIT_TESTS += test-authority test-event-log test-flow test-flow-budget test-flow-resume test-manager test-revocations test-run-api test-spec test-store test-units

@@ -126,7 +126,7 @@ static void revoker_on_next(IpcClient *client, const char *error, json_t *params
         }
         host = json_string_value(json_object_get(params, "host"));
         target = json_string_value(json_object_get(params, "target"));
-        if (!text_is_id('t', token) || !host || !target) {
+        if (!token || !text_is_id('t', token) || !host || !target) {
                 finish(r); /* nothing is left, or nothing can be had */
                 return;
         }
