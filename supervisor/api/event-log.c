@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 
 /*
- * The file is the only truth: opening reads it once from the start for the next sequence number, the
- * last state, and how much output each run has written. Lines are whole or absent: a line is written
+ * The file is the only truth: opening reads it once from the start for the next sequence number, how much output each run has
+ * written and which of its calls was the last that left a line (`call`), and what of the ledger is told: the state as of which
+ * `revision`, and its notes up to which `id` (a state says as `notes` how far they were told then). So what happens again after a crash is told once, and
+ * what was in the ledger and not told is found. An anchord of before that wrote states without a revision: behind such a line nobody knows. Lines are whole or absent: a line is written
  * by one write(), and what has no newline at its end is cut off at opening. Output is not fsynced line by
  * line, since it is no evidence (that is in the audit log); the end of a run syncs it. A host that lost power may therefore
  * have left anything behind the last sync, zeros for example: the story ends there, and goes on.
@@ -25,28 +27,48 @@ struct EventLog {
         int fd; /* owned */
         uint64_t seq;
         char last_state[32];
-        struct {
+        int64_t revision, note;
+        bool unnumbered;  /* the last state has no revision */
+        struct LoggedRun {
                 char id[ID_LENGTH + 1];
                 uint64_t size;
+                int64_t call;
         } runs[RUNS_MAX]; /* the latest ones, in turn */
         size_t n_runs;
 };
 
-static void count_output(EventLog *l, const char *run, size_t size) {
-        size_t i;
+static const struct LoggedRun *find_run(const EventLog *l, const char *run) {
+        for (size_t i = 0; i < l->n_runs && i < RUNS_MAX; i++)
+                if (strcmp(l->runs[i].id, run) == 0)
+                        return l->runs + i;
+        return NULL;
+}
 
-        if (!text_is_id('r', run))
-                return;
+static void count_run(EventLog *l, const char *run, size_t output, int64_t call) {
+        struct LoggedRun *known = (struct LoggedRun *) find_run(l, run);
 
-        for (i = 0; i < l->n_runs && i < RUNS_MAX; i++)
-                if (strcmp(l->runs[i].id, run) == 0) {
-                        l->runs[i].size += size;
+        if (!known) {
+                if (!text_is_id('r', run))
                         return;
-                }
+                known = l->runs + l->n_runs++ % RUNS_MAX;
+                *known = (struct LoggedRun) {};
+                (void) snprintf(known->id, sizeof(known->id), "%s", run);
+        }
+        known->size += output;
+        if (call > known->call)
+                known->call = call;
+}
 
-        i = l->n_runs++ % RUNS_MAX;
-        (void) snprintf(l->runs[i].id, sizeof(l->runs[i].id), "%s", run);
-        l->runs[i].size = size;
+static int64_t number(const json_t *event, const char *key) {
+        return json_integer_value(json_object_get(event, key));
+}
+
+static void account_state(EventLog *l, const json_t *event, const char *state) {
+        (void) snprintf(l->last_state, sizeof(l->last_state), "%s", state);
+        l->unnumbered = number(event, "revision") <= 0;
+        if (l->unnumbered)
+                return;
+        event_log_set_told(l, number(event, "revision"), number(event, "notes") > l->note ? number(event, "notes") : l->note);
 }
 
 static void account(EventLog *l, const json_t *event, size_t size) {
@@ -54,11 +76,15 @@ static void account(EventLog *l, const json_t *event, size_t size) {
         const char *run = json_string_value(json_object_get(event, "run"));
         const char *state = json_string_value(json_object_get(event, "state"));
 
-        l->seq = (uint64_t) json_integer_value(json_object_get(event, "seq"));
-        if (type && state && strcmp(type, "state") == 0)
-                (void) snprintf(l->last_state, sizeof(l->last_state), "%s", state);
-        if (type && run && strcmp(type, "output") == 0)
-                count_output(l, run, size);
+        l->seq = (uint64_t) number(event, "seq");
+        if (!type)
+                return;
+        if (state && strcmp(type, "state") == 0)
+                account_state(l, event, state);
+        if (strcmp(type, "note") == 0 && number(event, "id") > l->note)
+                l->note = number(event, "id");
+        if (run)
+                count_run(l, run, strcmp(type, "output") == 0 ? size : 0, number(event, "call"));
 }
 
 static int replay(EventLog *l) {
@@ -169,10 +195,27 @@ const char *event_log_last_state(const EventLog *l) {
 }
 
 uint64_t event_log_output_size(const EventLog *l, const char *run) {
-        for (size_t i = 0; i < l->n_runs && i < RUNS_MAX; i++)
-                if (strcmp(l->runs[i].id, run) == 0)
-                        return l->runs[i].size;
-        return 0;
+        const struct LoggedRun *known = find_run(l, run);
+
+        return known ? known->size : 0;
+}
+
+int64_t event_log_last_call(const EventLog *l, const char *run) {
+        const struct LoggedRun *known = find_run(l, run);
+
+        return known ? known->call : 0;
+}
+
+bool event_log_told(const EventLog *l, int64_t *ret_revision, int64_t *ret_note) {
+        *ret_revision = l->revision;
+        *ret_note = l->note;
+        return !l->unnumbered;
+}
+
+void event_log_set_told(EventLog *l, int64_t revision, int64_t note) {
+        l->revision = revision;
+        l->note = note;
+        l->unnumbered = false;
 }
 
 /* ---- reading ---- */

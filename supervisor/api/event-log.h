@@ -8,6 +8,7 @@
  */
 
 #include <jansson.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "util/cleanup.h"
@@ -32,6 +33,12 @@ int event_log_sync(EventLog *l);
 const char *event_log_last_state(const EventLog *l);
 /* Bytes of `output` events of this run so far. */
 uint64_t event_log_output_size(const EventLog *l, const char *run);
+/* The number of this run's last call that left an event with a `call`; 0: none. */
+int64_t event_log_last_call(const EventLog *l, const char *run);
+/* How much of the ledger is told: states up to that revision, notes up to that id. False: that is not known, an older anchord wrote the last state. */
+bool event_log_told(const EventLog *l, int64_t *ret_revision, int64_t *ret_note);
+/* What was told up to here, whatever the file says. */
+void event_log_set_told(EventLog *l, int64_t revision, int64_t note);
 
 typedef struct EventReader {
         int fd;          /* owned */

@@ -117,6 +117,8 @@ EventLog *manager_log(Manager *m, const char *item);
 void manager_close_log(Manager *m, const char *item);
 /* Appends to an item's events and wakes its followers. `data` is taken over. */
 void manager_event(Manager *m, const char *item, const char *type, json_t *data);
+/* Appends what the ledger has of the item and its events have not: states and notes, each once, be it that anchord died in between. */
+void manager_tell(Manager *m, const char *item);
 /* A note in ledger and events. run may be NULL. */
 void manager_note(Manager *m, const char *item, const char *run, const char *kind, const char *format, ...)
         __attribute__((__format__(__printf__, 5, 6)));

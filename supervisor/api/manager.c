@@ -55,23 +55,65 @@ void manager_close_log(Manager *m, const char *item) {
                 }
 }
 
-/* States that the ledger went through while the log was not written. */
-static void catch_up(Manager *m, OpenLog *l) {
-        _cleanup_item_ LedgerItem item = {};
-        const char *state;
+static int append_event(Manager *m, OpenLog *l, const char *type, json_t *data) {
+        int r;
 
-        if (ledger_get(m->ledger, l->item, &item) != 0)
-                return;
-        state = item_state_name(item.state);
-        if (strcmp(event_log_last_state(l->log), state) == 0)
-                return;
-
-        (void) event_log_append(l->log, "state", json_pack("{s:s?, s:s, s:s, s:s?, s:s?}",
-                                "from", event_log_last_state(l->log)[0] ? event_log_last_state(l->log) : NULL,
-                                "to", state, "state", state, "reason", item.reason, "run", item.run[0] ? item.run : NULL));
+        r = event_log_append(l->log, type, data);
+        if (r < 0)
+                log_warning_errno(r, "%s: cannot write its events", l->item);
+        followers_wake(m);
+        return r;
 }
 
-static OpenLog *log_open(Manager *m, const char *item, bool at_rest) {
+static int append_state(Manager *m, OpenLog *l, const char *from, const char *to, const char *reason, const char *run, int64_t revision, int64_t notes) {
+        return append_event(m, l, "state", json_pack("{s:s*, s:s, s:s, s:s?, s:s?, s:I, s:I}", "from", from, "to", to, "state", to, "reason", reason,
+                                                     "run", run, "revision", (json_int_t) revision, "notes", (json_int_t) notes));
+}
+
+static int64_t last_of(const json_t *rows, const char *key) {
+        return json_integer_value(json_object_get(json_array_get(rows, json_array_size(rows) - 1), key));
+}
+
+/* An older anchord wrote last, and not how far it was: where the item stands, and what comes from here on. */
+static void begin_anew(Manager *m, OpenLog *l, const json_t *states, const json_t *notes) {
+        const json_t *last = json_array_get(states, json_array_size(states) - 1);
+        const char *to = json_string_value(json_object_get(last, "to"));
+        int64_t revision = last_of(states, "revision"), note = last_of(notes, "id");
+        _cleanup_free_ char *from = strdup(event_log_last_state(l->log));
+
+        event_log_set_told(l->log, revision, note);
+        if (to && from && strcmp(from, to) != 0)
+                (void) append_state(m, l, from, to, json_string_value(json_object_get(last, "reason")), json_string_value(json_object_get(last, "run")), revision, note);
+}
+
+/* What the ledger has and its log has not: what happened just now, and what an earlier life did not get to. */
+static void catch_up(Manager *m, OpenLog *l) {
+        _cleanup_json_ json_t *states = NULL, *notes = NULL;
+        int64_t revision, note;
+        json_t *row;
+        bool known;
+        size_t i;
+
+        known = event_log_told(l->log, &revision, &note);
+        if (ledger_story(m->ledger, l->item, known ? revision : 0, known ? note : 0, &states, &notes) < 0)
+                return; /* whatever comes next says more */
+        if (!known) {
+                begin_anew(m, l, states, notes);
+                return;
+        }
+
+        /* what cannot be written now comes first the next time */
+        json_array_foreach(states, i, row)
+                if (append_state(m, l, json_string_value(json_object_get(row, "from")), json_string_value(json_object_get(row, "to")),
+                                 json_string_value(json_object_get(row, "reason")), json_string_value(json_object_get(row, "run")),
+                                 json_integer_value(json_object_get(row, "revision")), note) < 0)
+                        return;
+        json_array_foreach(notes, i, row)
+                if (append_event(m, l, "note", json_incref(row)) < 0)
+                        return;
+}
+
+static OpenLog *log_open(Manager *m, const char *item) {
         _cleanup_fd_ int dir = -1;
         OpenLog *l;
         int r;
@@ -94,33 +136,30 @@ static OpenLog *log_open(Manager *m, const char *item, bool at_rest) {
         (void) snprintf(l->item, sizeof(l->item), "%s", item);
         l->next = m->logs;
         m->logs = l;
-        if (at_rest)
-                catch_up(m, l);
+        catch_up(m, l);
         return l;
 }
 
 EventLog *manager_log(Manager *m, const char *item) {
-        OpenLog *l = log_open(m, item, true);
+        OpenLog *l = log_open(m, item);
 
         return l ? l->log : NULL;
 }
 
-static void append_event(Manager *m, OpenLog *l, const char *item, const char *type, json_t *data) {
-        int r;
+void manager_event(Manager *m, const char *item, const char *type, json_t *data) {
+        OpenLog *l = log_open(m, item);
 
-        if (!l) {
+        if (l)
+                (void) append_event(m, l, type, data);
+        else
                 json_decref(data);
-                return;
-        }
-        r = event_log_append(l->log, type, data);
-        if (r < 0)
-                log_warning_errno(r, "%s: cannot write its events", item);
-        followers_wake(m);
 }
 
-void manager_event(Manager *m, const char *item, const char *type, json_t *data) {
-        /* a state event is the very difference that catching up would find */
-        append_event(m, log_open(m, item, strcmp(type, "state") != 0), item, type, data);
+void manager_tell(Manager *m, const char *item) {
+        OpenLog *l = log_open(m, item);
+
+        if (l)
+                catch_up(m, l);
 }
 
 void manager_note(Manager *m, const char *item, const char *run, const char *kind, const char *format, ...) {
@@ -142,7 +181,7 @@ void manager_note(Manager *m, const char *item, const char *run, const char *kin
                 (void) manager_fatal(m, r, "write a note");
                 return;
         }
-        manager_event(m, item, "note", json_pack("{s:s, s:s, s:s?}", "kind", kind, "text", text, "run", run));
+        manager_tell(m, item);
 }
 
 /* ---- changes of items ---- */
@@ -166,9 +205,7 @@ int manager_transition(Manager *m, const LedgerChange *c) {
 
         if (after.state != before.state) {
                 log_info("%s: %s → %s%s%s", c->item, item_state_name(before.state), item_state_name(after.state), c->reason ? ": " : "", c->reason ?: "");
-                manager_event(m, c->item, "state",
-                              json_pack("{s:s, s:s, s:s, s:s?, s:s?}", "from", item_state_name(before.state), "to", item_state_name(after.state),
-                                        "state", item_state_name(after.state), "reason", c->reason, "run", after.run[0] ? after.run : NULL));
+                manager_tell(m, c->item);
         }
         outbox_kick(m);
         if (after.state == ITEM_QUEUED)

@@ -94,10 +94,9 @@ static void submit_complete(Submitting *submitting, int error) {
         }
 
         if (r == 0) {
-                manager_event(m, s->item, "state", json_pack("{s:s, s:s}", "to", "submitted", "state", "submitted"));
                 (void) manager_transition(m, &(LedgerChange) { .item = s->item, .revision = 1, .to = ITEM_QUEUED, .actor = "anchord" });
         } else {
-                (void) manager_log(m, s->item); /* catches up with `duplicate` */
+                manager_tell(m, s->item);
                 manager_close_log(m, s->item);
         }
         outbox_kick(m);

@@ -154,21 +154,48 @@ static json_t *step_event(Flow *f, const char *phase, json_t *data) {
                          "status", json_object_get(data, "status"), "reason", get(data, "reason"));
 }
 
-static int record_boot(Manager *m, Flow *f, const char *kind, const char *text) {
-        _cleanup_json_ json_t *data = NULL;
+/* What the ledger keeps of an event: once, however often it is said. */
+static int record_event(Manager *m, Flow *f, const char *kind, const char *text, int64_t number) {
+        _cleanup_json_ json_t *data = json_pack("{s:s}", "reason", text);
+        LedgerTold told = {};
         int r;
 
-        if (strcmp(kind, "booting") == 0)
-                return ledger_run_mark(m->ledger, flow_run(f), "boot", NULL, NULL);
-        if (strcmp(kind, "boot-retry") != 0)
-                return 0;
-
-        data = json_pack("{s:s}", "reason", text);
         if (!data)
                 return -ENOMEM;
-        r = ledger_outbox_put(m->ledger, "run.boot_retry", flow_run(f), flow_item(f), NULL, data);
+        if (strcmp(kind, "booting") == 0)
+                told.boot = true;
+        else {
+                told.note = kind;
+                told.text = text;
+                if (strcmp(kind, "boot-retry") == 0) {
+                        told.event = "run.boot_retry";
+                        told.data = data;
+                }
+        }
+
+        r = ledger_run_tell(m->ledger, flow_run(f), number, &told);
+        if (r < 0 || r == LEDGER_E_DUPLICATE)
+                return r;
+        if (told.note)
+                log_notice("%s: %s: %s", flow_item(f), kind, text);
+        manager_tell(m, flow_item(f));
         outbox_kick(m);
-        return r;
+        return 0;
+}
+
+/* The number that anchor-run gave this call, counting up from 1; 0: none. One that was not answered comes again with the same. */
+static int64_t number_of(const json_t *params) {
+        int64_t number = json_integer_value(json_object_get(params, "seq"));
+
+        return number > 0 ? number : 0;
+}
+
+/* Puts an event of a run into its item's log, unless this very call has done so already: anchord may have died before it answered. */
+static void tell_once(Manager *m, Flow *f, EventLog *log, int64_t number, const char *type, json_t *data) {
+        if (number > 0 && (event_log_last_call(log, flow_run(f)) >= number || (data && json_object_set_new(data, "call", json_integer(number)) < 0)))
+                json_decref(data);
+        else
+                manager_event(m, flow_item(f), type, data);
 }
 
 /* As with output: over the limit it is said once, and the rest is dropped. */
@@ -186,7 +213,9 @@ static int on_event(IpcCall *call, json_t *params, void *userdata) {
         const char *kind = get(params, "kind");
         json_t *data = json_object_get(params, "data");
         _cleanup_free_ char *text = NULL;
+        EventLog *log;
         size_t size = 0;
+        bool trouble;
         int r;
 
         if (!f || !flow_accepts_run(f))
@@ -204,22 +233,27 @@ static int on_event(IpcCall *call, json_t *params, void *userdata) {
         if (!may_tell(m, f, size))
                 return ipc_call_reply(call, NULL);
 
-        if (strcmp(kind, "step-started") == 0 || strcmp(kind, "step-finished") == 0)
-                manager_event(m, flow_item(f), "step", step_event(f, kind + strlen("step-"), data));
-        else {
-                text = bounded(get(data, "text") ?: get(data, "reason") ?: kind, REASON_MAX);
-                if (!text)
-                        return -ENOMEM;
-                r = record_boot(m, f, kind, text);
-                if (r < 0)
-                        return manager_fatal(m, r, "record a boot");
-                /* trouble stays in the ledger, the rest is only part of the story */
-                if (strcmp(kind, "boot-retry") == 0 || strcmp(kind, "guest-error") == 0)
-                        manager_note(m, flow_item(f), flow_run(f), kind, "%s", text);
-                else
-                        manager_event(m, flow_item(f), "note", json_pack("{s:s, s:s, s:s, s:s, s:O}", "run", flow_run(f), "stage", flow_stage(f),
-                                                                         "kind", kind, "text", text, "data", data));
+        log = manager_log(m, flow_item(f));
+        if (!log)
+                return -EIO;
+        if (strcmp(kind, "step-started") == 0 || strcmp(kind, "step-finished") == 0) {
+                tell_once(m, f, log, number_of(params), "step", step_event(f, kind + strlen("step-"), data));
+                return ipc_call_reply(call, NULL);
         }
+
+        text = bounded(get(data, "text") ?: get(data, "reason") ?: kind, REASON_MAX);
+        if (!text)
+                return -ENOMEM;
+        /* trouble, and how often it booted, stay in the ledger; the rest is only part of the story */
+        trouble = strcmp(kind, "boot-retry") == 0 || strcmp(kind, "guest-error") == 0;
+        if (trouble || strcmp(kind, "booting") == 0) {
+                r = record_event(m, f, kind, text, number_of(params));
+                if (r < 0)
+                        return manager_fatal(m, r, "record what a run tells");
+        }
+        if (!trouble)
+                tell_once(m, f, log, number_of(params), "note",
+                          json_pack("{s:s, s:s, s:s, s:s, s:O}", "run", flow_run(f), "stage", flow_stage(f), "kind", kind, "text", text, "data", data));
         return ipc_call_reply(call, NULL);
 }
 
@@ -253,7 +287,7 @@ static int on_output(IpcCall *call, json_t *params, void *userdata) {
         /* Over the limit: said once, dropped from then on. The guest goes on; its flow control never waits for a disk. */
         size = event_log_output_size(log, flow_run(f));
         if (size < flow_limit_output(f)) {
-                manager_event(m, flow_item(f), "output", json_pack("{s:s, s:s, s:s, s:s, s:s}", "run", flow_run(f), "stage", flow_stage(f),
+                tell_once(m, f, log, number_of(params), "output", json_pack("{s:s, s:s, s:s, s:s, s:s}", "run", flow_run(f), "stage", flow_stage(f),
                                                                    "stream", stream, "step", step, "data", data));
                 if (event_log_output_size(log, flow_run(f)) >= flow_limit_output(f))
                         manager_note(m, flow_item(f), flow_run(f), "output.limit", "the run wrote more than its workflow's limit; the rest is not kept");

@@ -94,7 +94,7 @@ static bool lease_one(Manager *m) {
                 return false;
 
         log_info("%s: leased, attempt %" PRIi64 ", run %s", item.id, item.attempt, run);
-        manager_event(m, item.id, "state", json_pack("{s:s, s:s, s:s, s:s}", "from", "queued", "to", "leased", "state", "leased", "run", run));
+        manager_tell(m, item.id);
         flow_begin(m, &item);
         return true;
 }

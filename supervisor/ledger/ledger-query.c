@@ -199,6 +199,22 @@ int ledger_policies(Ledger *l, const char *item, int64_t attempt, json_t **ret) 
         return 0;
 }
 
+int ledger_story(Ledger *l, const char *item, int64_t revision, int64_t note, json_t **ret_states, json_t **ret_notes) {
+        _cleanup_json_ json_t *states = NULL;
+        int r;
+
+        r = ledger_query_array(l, "SELECT revision, from_state AS \"from\", to_state AS \"to\", reason, run FROM history WHERE item = ? AND revision > ?"
+                                  " ORDER BY revision", DB_ARGS(DB_TEXT(item), DB_INT(revision)), &states);
+        if (r < 0)
+                return r;
+        r = ledger_query_array(l, "SELECT id, kind, text, run FROM note WHERE item = ? AND id > ? ORDER BY id", DB_ARGS(DB_TEXT(item), DB_INT(note)),
+                               ret_notes);
+        if (r < 0)
+                return r;
+        *ret_states = TAKE_PTR(states);
+        return 0;
+}
+
 int ledger_show(Ledger *l, const char *item, json_t **ret) {
         _cleanup_json_ json_t *rows = NULL;
         json_t *object, *part;

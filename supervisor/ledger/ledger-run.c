@@ -76,8 +76,6 @@ int ledger_run_mark(Ledger *l, const char *run, const char *what, const char *ac
                            " egress_digest = coalesce(?4, egress_digest),"
                            " egress_digests = coalesce(egress_digests, CASE WHEN ?4 IS NULL THEN NULL ELSE json_array(?4) END) WHERE id = ?1",
                            DB_ARGS(DB_TEXT(run), DB_INT(time_realtime()), DB_TEXT(accel), DB_TEXT(egress_digest)));
-        else if (strcmp(what, "boot") == 0)
-                r = db_run(l->db, "UPDATE run SET boots = boots + 1 WHERE id = ?", DB_ARGS(DB_TEXT(run)));
         else if (strcmp(what, "released") == 0)
                 r = db_run(l->db, "UPDATE run SET released_usec = coalesce(released_usec, ?2) WHERE id = ?1",
                            DB_ARGS(DB_TEXT(run), DB_INT(time_realtime())));
@@ -87,6 +85,37 @@ int ledger_run_mark(Ledger *l, const char *run, const char *what, const char *ac
                 return r;
 
         return r == 0 ? LEDGER_E_NOT_FOUND : 0;
+}
+
+int ledger_run_tell(Ledger *l, const char *run, int64_t call, const LedgerTold *told) {
+        _cleanup_rollback_ DbGuard guard = {};
+        _cleanup_(ledger_run_done) LedgerRun row = {};
+        int r;
+
+        r = db_begin(l->db, &guard);
+        if (r < 0)
+                return r;
+        r = ledger_run_get(l, run, &row);
+        if (r != 0)
+                return r;
+
+        r = db_run(l->db, "UPDATE run SET boots = boots + ?3, told = max(told, ?2) WHERE id = ?1 AND (?2 = 0 OR told < ?2)",
+                   DB_ARGS(DB_TEXT(run), DB_INT(call), DB_INT(told->boot)));
+        if (r < 0)
+                return r;
+        if (r == 0)
+                return LEDGER_E_DUPLICATE;
+        if (told->event) {
+                r = ledger_outbox_put(l, told->event, run, row.item, NULL, told->data);
+                if (r < 0)
+                        return r;
+        }
+        if (told->note) {
+                r = ledger_add_note(l, row.item, run, told->note, told->text);
+                if (r < 0)
+                        return r;
+        }
+        return db_commit(&guard);
 }
 
 int ledger_run_set_policies(Ledger *l, const char *run, const json_t *digests) {

@@ -19,6 +19,7 @@
  * usage       One model call. `call` makes a repeated report count once. `price` and `prices_version` say what its cost is by,
  *             `estimated` that a part of the numbers is worked out from bytes (level 1).
  * spent, budget, reservation, budget_said   What runs may use (level 2): ledger-budget.c.
+ * run.told    The number of the last call of its anchor-run that changed something here (level 4): the same call again changes nothing.
  * addition    The levels that this file has.
  * site        One row: which policy of the site's own was last seen, and whether it waits for an operator (level 3; ledger-site.c).
  * note        What happened to an item beside its states (an enforcer was lost, a retry of a boot).
@@ -277,6 +278,9 @@ static const char *const schema_additions[] = {
         /* 3: the site's policy, and under which deployment */
         "CREATE TABLE site (id INTEGER PRIMARY KEY CHECK (id = 1), deployment TEXT NOT NULL, digest TEXT NOT NULL, previous TEXT NOT NULL,"
         "  waits INTEGER NOT NULL, time_usec INTEGER NOT NULL);",
+
+        /* 4: calls of a run that are repeated count once */
+        "ALTER TABLE run ADD COLUMN told INTEGER NOT NULL DEFAULT 0;",
 };
 
 static int apply_additions(Db *db) {

@@ -174,8 +174,17 @@ enum { LEDGER_LEASES_PER_ATTEMPT = 4 };
 /* A further run (stage `verify`) under the item's lease, which then names it. */
 int ledger_run_add(Ledger *l, const char *item, int64_t token, const char *run);
 int ledger_run_get(Ledger *l, const char *run, LedgerRun *ret);
-/* `what`: "started" (with accel and the egress digest, either may be NULL), "boot" (one more boot), "released" (everything of it is gone). */
+/* `what`: "started" (with accel and the egress digest, either may be NULL), "released" (everything of it is gone). */
 int ledger_run_mark(Ledger *l, const char *run, const char *what, const char *accel, const char *egress_digest);
+/* What a run told, all of it or nothing. `call` is the number that anchor-run gave the call: LEDGER_E_DUPLICATE if that one, or a later
+ * one, has changed something here already; 0: it has none. */
+typedef struct LedgerTold {
+        bool boot;          /* one boot more */
+        const char *event;  /* for the audit log, with `data`; NULL: none */
+        const json_t *data;
+        const char *note, *text; /* a note of that kind; NULL: none */
+} LedgerTold;
+int ledger_run_tell(Ledger *l, const char *run, int64_t call, const LedgerTold *told);
 /* The digests of every egress policy that held for the run, in their order: an array of strings. */
 int ledger_run_set_policies(Ledger *l, const char *run, const json_t *digests);
 /* {RUN: [DIGEST, …], …} of an item's runs in this attempt; the caller's. */
@@ -248,6 +257,10 @@ typedef int (*LedgerJsonHandler)(json_t *object, void *userdata); /* borrowed */
 int ledger_list(Ledger *l, const char *const *states, const char *after, uint64_t limit, LedgerJsonHandler handler, void *userdata);
 /* Everything about one item: the row, "runs", "history", "usage", "notes". */
 int ledger_show(Ledger *l, const char *item, json_t **ret);
+
+/* What an item went through, behind what is known of it: `states` ({"revision", "from", "to", "reason", "run"}) behind that revision and `notes`
+ * ({"id", "kind", "text", "run"}) behind that id; two arrays in their order, the caller's. */
+int ledger_story(Ledger *l, const char *item, int64_t revision, int64_t note, json_t **ret_states, json_t **ret_notes);
 
 /* What model calls used, summed up. */
 typedef enum LedgerCostBy {

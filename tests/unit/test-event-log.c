@@ -257,8 +257,40 @@ static void test_symlink(void **state) {
         assert_null(l);
 }
 
+/* What is known of calls and of the ledger is in the file. */
+static void test_what_was_told(void **state) {
+        int64_t revision, note;
+
+        for (unsigned life = 0; life < 2; life++) {
+                _cleanup_(event_log_closep) EventLog *l = open_log();
+
+                if (life == 0) {
+                        assert_int_equal(event_log_append(l, "state", json_pack("{s:s, s:i, s:i}", "state", "running", "revision", 3, "notes", 7)), 0);
+                        assert_int_equal(event_log_append(l, "output", json_pack("{s:s, s:s, s:i}", "run", RUN, "data", "x", "call", 4)), 0);
+                        assert_int_equal(event_log_append(l, "step", json_pack("{s:s, s:i}", "run", RUN, "call", 5)), 0);
+                        assert_int_equal(event_log_append(l, "note", json_pack("{s:s, s:i}", "run", RUN, "id", 9)), 0);
+                }
+                assert_int_equal(event_log_last_call(l, RUN), 5);
+                assert_int_equal(event_log_last_call(l, "r0000000other"), 0);
+                assert_true(event_log_told(l, &revision, &note));
+                assert_int_equal(revision, 3);
+                assert_int_equal(note, 9);
+        }
+        {
+                _cleanup_(event_log_closep) EventLog *l = open_log();
+
+                assert_int_equal(event_log_append(l, "state", json_pack("{s:s}", "state", "failed")), 0); /* as it was written once */
+                assert_false(event_log_told(l, &revision, &note));
+                assert_int_equal(event_log_append(l, "state", json_pack("{s:s, s:i, s:i}", "state", "queued", "revision", 6, "notes", 11)), 0);
+                assert_true(event_log_told(l, &revision, &note));
+                assert_int_equal(revision, 6);
+                assert_int_equal(note, 11);
+        }
+}
+
 int main(void) {
         const struct CMUnitTest tests[] = {
+                cmocka_unit_test_setup_teardown(test_what_was_told, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_append_and_reopen, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_no_event, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_torn, set_up, tear_down),

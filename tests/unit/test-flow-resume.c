@@ -94,12 +94,125 @@ static void test_resume_before_start(void **state) {
         UNTIL(w->event, state_of(w, item) == ITEM_CLOSED);
 }
 
+/* ---- what is said twice, and what an earlier life did not get to say ---- */
+
+static void next_life(World *w, const char *item) {
+        UNTIL(w->event, outbox_is_empty(w->m));
+        end_life(w);
+        begin_life(w);
+        (void) await_active(w, item, "work");
+}
+
+static void read_logs(World *w, const char *item) {
+        follow(w, w->operator, "io.anchorhold.Manager.Logs", json_pack("{s:s}", "item", item));
+        UNTIL(w->event, w->followed);
+}
+
+static unsigned n_events(const World *w, const char *key, const char *value) {
+        unsigned n = 0;
+
+        for (size_t i = 0; i < json_array_size(w->events); i++)
+                n += strcmp(event_text(w, i, key), value) == 0;
+        return n;
+}
+
+/* Each state follows on the one before, in steps of the ledger's own. */
+static void assert_no_state_is_missing(const World *w) {
+        char last[32] = "";
+
+        for (size_t i = 0; i < json_array_size(w->events); i++) {
+                if (strcmp(event_text(w, i, "type"), "state") != 0)
+                        continue;
+                assert_string_equal(event_text(w, i, "from"), last);
+                (void) snprintf(last, sizeof(last), "%s", event_text(w, i, "to"));
+        }
+}
+
+/* anchord did what a call asked for and died before it answered: the same call comes again. */
+static void test_said_twice(void **state) {
+        World *w = *state;
+        char item[ID_LENGTH + 1];
+
+        submit_exec(w, item);
+        (void) await_active(w, item, "work");
+        for (unsigned i = 0; i < 3; i++) {
+                RUN(w, "Event", json_pack("{s:i, s:s, s:{s:s}}", "seq", 1, "kind", "booting", "data", "text", "first"));
+                assert_ok(w);
+                next_life(w, item);
+        }
+        for (unsigned i = 0; i < 3; i++) {
+                RUN(w, "Event", json_pack("{s:i, s:s, s:{s:s}}", "seq", 2, "kind", "boot-retry", "data", "reason", "it hangs"));
+                assert_ok(w);
+                next_life(w, item);
+        }
+        for (unsigned i = 0; i < 3; i++) {
+                RUN(w, "Event", json_pack("{s:i, s:s, s:{s:s}}", "seq", 3, "kind", "step-started", "data", "name", "exec"));
+                assert_ok(w);
+                next_life(w, item);
+        }
+        for (unsigned i = 0; i < 3; i++) {
+                RUN(w, "Output", json_pack("{s:i, s:s, s:s, s:s}", "seq", 4, "stream", "stdout", "step", "exec", "data", "a line"));
+                assert_ok(w);
+                next_life(w, item);
+        }
+        RUN(w, "Output", json_pack("{s:i, s:s, s:s, s:s}", "seq", 5, "stream", "stdout", "step", "exec", "data", "a line"));
+        assert_ok(w);
+
+        read_logs(w, item);
+        assert_int_equal(n_events(w, "kind", "booting"), 1);
+        assert_int_equal(n_events(w, "kind", "boot-retry"), 1);
+        assert_int_equal(n_events(w, "type", "step"), 1);
+        assert_int_equal(n_events(w, "data", "a line"), 2);
+        assert_no_state_is_missing(w);
+        OPERATOR(w, "Show", json_pack("{s:s}", "item", item));
+        assert_true(answer_has(w, "\"boots\":1,"));
+        UNTIL(w->event, outbox_is_empty(w->m));
+        assert_int_equal(audited(w, "run.boot_retry"), 1);
+}
+
+/* anchord died between its database and the file of events. */
+static void test_not_said(void **state) {
+        LedgerTold told = { .note = "guest-error", .text = "a sad guest" };
+        _cleanup_(ledger_closep) Ledger *l = NULL;
+        _cleanup_item_ LedgerItem i = {};
+        World *w = *state;
+        char item[ID_LENGTH + 1];
+
+        submit_exec(w, item);
+        (void) await_active(w, item, "work");
+        UNTIL(w->event, outbox_is_empty(w->m));
+        end_life(w);
+        assert_int_equal(ledger_open(&l, LEDGER_PATH), 0);
+        assert_int_equal(ledger_run_tell(l, w->as_run, 7, &told), 0);
+        assert_int_equal(ledger_add_note(l, item, NULL, "warning", "of no run"), 0);
+        assert_int_equal(ledger_get(l, item, &i), 0);
+        assert_int_equal(ledger_transition(l, &(LedgerChange) { .item = item, .revision = i.revision, .token = i.token, .to = ITEM_WAITING, .actor = "anchord" }, NULL), 0);
+        assert_int_equal(ledger_transition(l, &(LedgerChange) { .item = item, .revision = i.revision + 1, .token = i.token, .to = ITEM_RUNNING, .actor = "anchord" }, NULL), 0);
+        l = ledger_close(l);
+        begin_life(w);
+        (void) await_active(w, item, "work");
+        RUN(w, "Event", json_pack("{s:i, s:s, s:{s:s}}", "seq", 7, "kind", "guest-error", "data", "text", "a sad guest"));
+        assert_ok(w);
+        finish(w, "ok", "", NULL);
+        UNTIL(w->event, state_of(w, item) == ITEM_CLOSED);
+
+        read_logs(w, item);
+        assert_int_equal(n_events(w, "text", "a sad guest"), 1);
+        assert_int_equal(n_events(w, "text", "of no run"), 1);
+        assert_int_equal(n_events(w, "to", "waiting"), 1);
+        assert_int_equal(n_events(w, "to", "running"), 2);
+        assert_no_state_is_missing(w);
+        assert_int_equal(n_events(w, "to", "closed"), 1);
+}
+
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test_setup_teardown(test_resume_alive, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_resume_dead, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_resume_after_finish, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_resume_before_start, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_said_twice, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_not_said, set_up, tear_down),
         };
 
         return cmocka_run_group_tests(tests, enter_world, NULL);

@@ -479,7 +479,9 @@ static void test_runs_and_usage(void **state) {
         json_decref(policies);
         assert_int_equal(ledger_policies(l, "i000000000001", 1, &policies), 0);
         assert_true(json_equal(policies, expected));
-        assert_int_equal(ledger_run_mark(l, "r000000000001", "boot", NULL, NULL), 0);
+        assert_int_equal(ledger_run_tell(l, "r000000000001", 1, &(LedgerTold) { .boot = true }), 0);
+        assert_int_equal(ledger_run_tell(l, "r000000000001", 1, &(LedgerTold) { .boot = true }), LEDGER_E_DUPLICATE);
+        assert_int_equal(ledger_run_tell(l, "r000000000009", 1, &(LedgerTold) { .boot = true }), LEDGER_E_NOT_FOUND);
         assert_int_equal(ledger_add_usage(l, "r000000000001", &u), 0);
         assert_int_equal(ledger_add_usage(l, "r000000000001", &u), LEDGER_E_DUPLICATE);
         u.call = NULL;
@@ -549,7 +551,7 @@ static void test_additions(void **state) {
         assert_return_code(db_open(&db, path), 0);
         assert_return_code(db_exec(db, "DROP TRIGGER usage_spent; DROP TABLE spent; DROP TABLE reservation; DROP TABLE budget; DROP TABLE budget_said; DROP TABLE site;"
                                        "DROP INDEX usage_time; ALTER TABLE usage DROP COLUMN price; ALTER TABLE usage DROP COLUMN prices_version;"
-                                       "ALTER TABLE usage DROP COLUMN estimated; DROP TABLE addition;" OLDER_USAGE), 0);
+                                       "ALTER TABLE usage DROP COLUMN estimated; ALTER TABLE run DROP COLUMN told; DROP TABLE addition;" OLDER_USAGE), 0);
         db_close(db);
 
         assert_int_equal(ledger_open(&l, path), 0);
