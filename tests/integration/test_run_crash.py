@@ -160,6 +160,23 @@ def test_killed_and_the_run_goes_on(host, live, unit):
     assert (shown["state"], shown["run"], shown["attempt"]) == ("running", live.run, 1)
 
 
+def test_each_line_is_told_once(host, live):
+    """anchord is killed four times while a run writes: nobody misses a line or sees one twice, and it has booted once."""
+    writer = Live(host, "exec", "i=0; while [ $i -lt 700 ]; do echo n $i; i=$((i+1)); sleep 0.02; done")
+    writer.await_line("^n 10$")
+    for _ in range(4):
+        old = host.property("anchord.service", "MainPID")
+        host.systemctl("kill", "--signal=KILL", "anchord.service")
+        wait_for(lambda: host.property("anchord.service", "MainPID") not in ("0", old) and host.is_active("anchord.service") == "active")
+        time.sleep(0.5)
+    assert not writer.said("^n 699$"), "it had written everything before the last kill"
+    shown = writer.ended(60)
+    assert shown["state"] == "closed" and shown["runs"][0]["boots"] == 1
+    expected = [f"n {i}" for i in range(700)]
+    assert writer.said("^n ") == expected
+    assert [line for line in host.anchorctl("logs", writer.item).stdout.splitlines() if line.startswith("n ")] == expected
+
+
 STOP = {"stopped": lambda host, name: host.stop_daemon(name),
         "frozen": lambda host, name: host.systemctl("kill", "--signal=STOP", f"{name}.service")}
 START = {"stopped": lambda host, name: host.start_daemon(name),
