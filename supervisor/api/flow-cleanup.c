@@ -4,7 +4,8 @@
  * Getting rid of a run's units. Stopping the run's slice stops every service in it, and with anchor-net@ the
  * sockets, which lie elsewhere. Then systemd is asked what is left, after every
  * change and five times a second, until nothing of the run is active, and what failed is reset, so that nothing of the run stays
- * loaded. What resists is killed: after ten seconds, or at once when an operator wants the run dead.
+ * loaded. What resists is killed: after ten seconds, or at once when an operator wants the run dead. The two that have something to do at the
+ * end, the log of denials and the namespace's removal, get three and four seconds longer, which is more than they take.
  */
 
 #include <signal.h>
@@ -18,20 +19,34 @@ enum {
         KILL_AFTER_USEC = 10 * 1000 * 1000,
 };
 
-static const char *const service_kinds[] = { "run", "vm", "proxy", "inject", "import" };
+static const struct {
+        const char *kind;
+        uint64_t later_usec; /* than the others */
+} services[] = {
+        { "run" },    { "vm" },    { "proxy" }, { "inject" }, { "import" },
+        { "check" },  { "probe" }, { "netlog", 3 * 1000 * 1000 }, { "net", 4 * 1000 * 1000 },
+};
 
 static void look(Flow *f);
 
-void flow_cleanup_kill(Flow *f) {
+/* Each once. */
+static void kill_due(Flow *f) {
+        uint64_t now = time_monotonic();
         char unit[64];
 
-        if (f->killed)
-                return;
-        f->killed = true;
-        for (size_t i = 0; i < ELEMENTSOF(service_kinds); i++) {
-                (void) snprintf(unit, sizeof(unit), "anchor-%s@%s.service", service_kinds[i], f->run);
+        for (size_t i = 0; f->kill_since > 0 && i < ELEMENTSOF(services); i++) {
+                if ((f->killed & 1U << i) || now - f->kill_since < services[i].later_usec)
+                        continue;
+                f->killed |= 1U << i;
+                (void) snprintf(unit, sizeof(unit), "anchor-%s@%s.service", services[i].kind, f->run);
                 (void) units_kill(f->manager->units, unit, SIGKILL);
         }
+}
+
+void flow_cleanup_kill(Flow *f) {
+        if (f->kill_since == 0)
+                f->kill_since = time_monotonic();
+        kill_due(f);
 }
 
 /* One call, one transaction of systemd's: what is in the slice goes with it, and the sockets with anchor-net@, which they require. It cannot be
@@ -70,6 +85,7 @@ static void on_listed(int r, const UnitState *units, size_t n, void *userdata) {
         }
         if (time_monotonic() - f->cleanup_since > KILL_AFTER_USEC)
                 flow_cleanup_kill(f);
+        kill_due(f);
         if (f->look_again) {
                 f->look_again = false;
                 look(f);
@@ -106,7 +122,9 @@ static int on_timer(sd_event_source *source, uint64_t usec, void *userdata) {
 
 void flow_cleanup_start(Flow *f) {
         f->cleanup_since = time_monotonic();
-        f->listing = f->look_again = f->killed = false;
+        f->listing = f->look_again = false;
+        f->kill_since = 0;
+        f->killed = 0;
         units_forget(f->manager->units, f);
 
         if (f->stop)

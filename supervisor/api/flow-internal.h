@@ -28,7 +28,9 @@ struct Flow {
         sd_event_source *cleanup_timer; /* owned */
         sd_event_source *start_timer;   /* owned; to ask systemd again */
         uint64_t cleanup_since;         /* CLOCK_MONOTONIC */
-        bool listing, look_again, killed;
+        bool listing, look_again;
+        uint64_t kill_since; /* CLOCK_MONOTONIC; 0: nothing is killed */
+        unsigned killed;     /* bits: of flow-cleanup.c's list */
         unsigned pending;               /* answers that REGISTERING and RELEASING wait for */
 
         json_t *spec, *vm_spec;         /* owned; NULL for the import */

@@ -495,7 +495,10 @@ int flow_on_imported(Flow *f, bool ok, const char *reason, const char *commit, c
 
 /* Only through these two does a guest reach anything. They hold no program, but do not start without theirs. */
 static bool is_listener(const char *unit) {
-        return strstr(unit, ".socket") && (strncmp(unit, "anchor-proxy@", 13) == 0 || strncmp(unit, "anchor-inject@", 14) == 0);
+        const char *suffix = strrchr(unit, '.');
+        char run[ID_LENGTH + 1];
+
+        return suffix && strcmp(suffix, ".socket") == 0 && (unit_name_run(unit, "anchor-proxy", run) || unit_name_run(unit, "anchor-inject", run));
 }
 
 static void on_listener_ended(Flow *f, const char *unit, bool failed) {

@@ -51,6 +51,5 @@ UNIT_TESTS += test-exchange-h2 test-grpc test-h2-abuse test-h2-messages test-h2-
 FUZZERS += fuzz-h2-pair
 UNIT_TESTS += test-git-wire
 FUZZERS += fuzz-git
-UNIT_TESTS += test-token-answer
 UNIT_TESTS += test-minter test-token-answer
 FUZZERS += fuzz-token-answer

@@ -63,8 +63,8 @@ static json_t *read_fence_counts(const char *run) {
         return fence_counts_to_json(counts);
 }
 
-/* Best effort: it was rejected all the same, and a run's end waits for nobody. */
-static void report_totals(const char *run) {
+/* What the namespace's rules and the programs counted; NULL if there is nothing to tell. */
+static json_t *read_totals(const char *run) {
         uint64_t c[RUN_RULESET_N_RULES], rejected;
         RunNetDenial denials[RUN_NET_MAX_DENIED];
         size_t n;
@@ -76,31 +76,32 @@ static void report_totals(const char *run) {
         if (r < 0) {
                 if (r != -ENOENT)
                         log_warning_errno(r, "run %s: cannot read what was rejected", run);
-                return;
+                return NULL;
         }
 
         rejected = c[RUN_RULE_REJECT_TCP] + c[RUN_RULE_REJECT];
-        r = audit_append_sync("egress.totals", run, NULL, NULL,
-                              json_pack("{s:I, s:I, s:I, s:{s:I, s:I, s:I}, s:{s:I, s:I, s:I}, s:o, s:o}", "rejected", (json_int_t) rejected, "logged",
+        return json_pack("{s:I, s:I, s:I, s:{s:I, s:I, s:I}, s:{s:I, s:I, s:I}, s:o, s:o}", "rejected", (json_int_t) rejected, "logged",
                                         (json_int_t) c[RUN_RULE_LOGGED], "unlogged", (json_int_t) (rejected - c[RUN_RULE_LOGGED]), "dropped", "other_device",
                                         (json_int_t) c[RUN_RULE_OTHER_DEVICE], "not_ipv4", (json_int_t) c[RUN_RULE_NOT_IPV4], "other_source",
                                         (json_int_t) c[RUN_RULE_OTHER_SOURCE], "passed", "intercept", (json_int_t) c[RUN_RULE_TO_INTERCEPT], "dns",
                                         (json_int_t) (c[RUN_RULE_TO_DNS_UDP] + c[RUN_RULE_TO_DNS_TCP]), "proxy", (json_int_t) c[RUN_RULE_TO_PROXY],
-                                        "denied", denied_to_json(denials, n), "fence", read_fence_counts(run)));
-        if (r < 0)
-                log_warning_errno(r, "run %s: the totals of its network are not in the audit log", run);
+                                        "denied", denied_to_json(denials, n), "fence", read_fence_counts(run));
 }
 
+/* The network is gone before anybody waits for the audit log: who waits for too long is killed. The record is best effort: it was rejected all
+ * the same. */
 static int down(const char *run) {
+        json_t *totals = read_totals(run);
         const char *step;
-        int r;
-
-        report_totals(run);
+        int r, k;
 
         r = run_net_down(run, &step);
         if (r < 0)
-                return log_error_errno(r, "run %s: cannot remove its network, %s", run, step);
-        return 0;
+                log_error_errno(r, "run %s: cannot remove its network, %s", run, step);
+        k = totals ? audit_append_sync("egress.totals", run, NULL, NULL, totals) : 0;
+        if (k < 0)
+                log_warning_errno(k, "run %s: the totals of its network are not in the audit log", run);
+        return r;
 }
 
 int main(int argc, char *argv[]) {

@@ -256,21 +256,34 @@ static void test_no_listener(void **state) {
         assert_int_equal(audited(w, "run.started"), 0);
 }
 
-/* A unit that does not stop when its slice does is killed as soon as an operator wants it dead. */
+/* A unit that does not stop when its slice does is killed as soon as an operator wants it dead: whichever it is, within five seconds. */
 static void test_stop(void **state) {
+        static const char *const kinds[] = { "vm", "proxy", "inject", "check", "probe", "netlog", "net" };
         World *w = *state;
+        uint64_t begin;
         char item[ID_LENGTH + 1], unit[64];
 
         submit_exec(w, item);
         (void) await_active(w, item, "work");
-        (void) snprintf(unit, sizeof(unit), "anchor-vm@%s.service", w->as_run);
-        fake_unit_set(&w->systemd, unit, "active")->sticky = true;
+        for (size_t i = 0; i < ELEMENTSOF(kinds); i++) {
+                (void) snprintf(unit, sizeof(unit), "anchor-%s@%s.service", kinds[i], w->as_run);
+                fake_unit_set(&w->systemd, unit, "active")->sticky = true;
+        }
+        begin = time_monotonic();
         OPERATOR(w, "Stop", json_pack("{s:s, s:s}", "item", item, "reason", "enough\n"));
         assert_ok(w);
+        UNTIL(w->event, fake_told(&w->systemd, "KillUnit anchor-probe@") > 0);
+        assert_int_equal(fake_told(&w->systemd, "KillUnit anchor-net"), 0); /* they have something to do at the end */
+        UNTIL(w->event, fake_told(&w->systemd, "KillUnit anchor-netlog@") > 0);
+        assert_true(time_monotonic() - begin >= 2900000);
         UNTIL(w->event, state_of(w, item) == ITEM_CANCELLED && !w->m->flows);
+        assert_true(time_monotonic() - begin < 5000000);
+        for (size_t i = 0; i < ELEMENTSOF(kinds); i++) {
+                (void) snprintf(unit, sizeof(unit), "KillUnit anchor-%s@", kinds[i]);
+                assert_int_equal(fake_told(&w->systemd, unit), 1);
+        }
         assert_true(reason_is(w, item, "enough"));
         assert_int_equal(w->systemd.n_units, HOST_UNITS);
-        assert_true(fake_told(&w->systemd, "KillUnit anchor-vm@") > 0);
         UNTIL(w->event, outbox_is_empty(w->m));
         assert_int_equal(audited(w, "run.stopped"), 1);
 
