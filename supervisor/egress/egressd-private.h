@@ -27,6 +27,7 @@ enum {
         EGRESSD_REQUESTS_OF_RUN_MAX = 192,     /* more than a proxy and an inject have under way */
         EGRESSD_RECORDS_MAX = 50000,           /* audit records of one run */
         EGRESSD_DENIALS_PENDING_MAX = 32,      /* records of denials of one run that auditd has not yet taken */
+        EGRESSD_DIGESTS_MAX = 128,             /* in egress.released: some 9 KiB of the 48 that a record may have */
         EGRESSD_NETWORKS_MAX = 64,
         EGRESSD_NAT64_MAX = 16,
         EGRESSD_SYNTHETIC_TTL = 300,

@@ -310,6 +310,17 @@ int egressd_on_register(IpcCall *call, json_t *params, void *userdata) {
         return register_run(e, call, run, workflow, stage);
 }
 
+/* Of a run's policies, which are as many as operators like: what fits into a record, the first and the latest. Each change had a record of its own. */
+static json_t *released_digests(const json_t *digests) {
+        _cleanup_json_ json_t *told = json_array();
+        size_t n = json_array_size(digests), rest = n > EGRESSD_DIGESTS_MAX ? n - EGRESSD_DIGESTS_MAX : 0;
+
+        for (size_t i = 0; i < n; i++)
+                if ((i == 0 || i > rest) && json_array_append(told, json_array_get(digests, i)) < 0)
+                        return NULL;
+        return TAKE_PTR(told);
+}
+
 int egressd_on_release(IpcCall *call, json_t *params, void *userdata) {
         _cleanup_json_ json_t *digests = NULL;
         const char *id = NULL;
@@ -335,8 +346,8 @@ int egressd_on_release(IpcCall *call, json_t *params, void *userdata) {
         egressd_revoke(e, run, 0);
         denials_flush(e->denials, run->id);
         (void) egressd_record(e, run, "egress.released", ipc_call_peer(call)->unit,
-                              json_pack("{s:I, s:I, s:O}", "names", (json_int_t) egress_run_count_names(run),
-                                        "records", (json_int_t) run->n_records, "digests", run->digests), NULL, NULL);
+                              json_pack("{s:I, s:I, s:o, s:I}", "names", (json_int_t) egress_run_count_names(run), "records", (json_int_t) run->n_records,
+                                        "digests", released_digests(run->digests), "n_digests", (json_int_t) json_array_size(run->digests)), NULL, NULL);
         digests = json_incref(run->digests);
         egress_state_release(e->state, run);
         return ipc_call_reply(call, json_pack("{s:O}", "digests", digests));

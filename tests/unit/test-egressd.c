@@ -693,6 +693,28 @@ static void test_release(void **state) {
         assert_null(w->error);
 }
 
+/* However often its policy was changed, the end of a run is on record; who asked gets all of them. */
+static void test_release_of_many_policies(void **state) {
+        World *w = *state;
+        EgressRun *run;
+        char digest[HEX_SHA256_SIZE];
+
+        register_run(w, RUN);
+        run = egress_state_find(w->e->state, RUN);
+        for (int i = 1; i < 2000; i++) {
+                (void) snprintf(digest, sizeof(digest), "%064d", i);
+                assert_int_equal(json_array_append_new(run->digests, json_string(digest)), 0);
+        }
+        call(w, "Release", json_pack("{s:s}", "run", RUN));
+        assert_null(w->error);
+        assert_int_equal(json_array_size(json_object_get(w->answer, "digests")), 2000);
+        UNTIL(w->event, strstr(w->auditd.records, "egress.released"));
+        assert_non_null(strstr(w->auditd.records, "\"n_digests\":2000"));
+        assert_non_null(strstr(w->auditd.records, "001999\"]"));
+        assert_non_null(strstr(w->auditd.records, "001873\""));
+        assert_null(strstr(w->auditd.records, "001872\""));
+}
+
 /* A new life goes on with the runs that it knows; without any it closes what the kernel still has. */
 static void test_restart(void **state) {
         _cleanup_free_ char *good = NULL;
@@ -760,6 +782,7 @@ int main(void) {
                 cmocka_unit_test_setup_teardown(test_what_a_proxy_says, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_unrecorded, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_release, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_release_of_many_policies, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_restart, set_up, tear_down),
         };
 
