@@ -3,7 +3,8 @@
 
 /* Names that both sides of auditd's socket share. */
 
-#define AUDIT_SOCKET "/run/anchorhold/audit.sock"
+#define AUDIT_SOCKET "/run/anchorhold/audit.sock" /* for daemons and the units of runs */
+#define AUDIT_API_SOCKET "/run/anchorhold/audit-api.sock" /* the same, for operators */
 #define AUDIT_INTERFACE "io.anchorhold.Audit"
 #define AUDIT_UNIT "anchor-auditd.service"
 #define AUDIT_NAMESPACE "anchorhold"

@@ -44,6 +44,8 @@ enum {
         DROP_USEC = 500 * 1000,
         CHECKPOINT_USEC = 60 * 1000 * 1000,
         TIMER_ACCURACY_USEC = 100 * 1000,
+        CONNECTIONS_MAX = 2048,
+        CONNECTIONS_PER_UID_MAX = 64,            /* a client has nine (audit-client.c); root is several */
         RECORD_EXTRA = 2048,                     /* a record without its data, at most about */
 };
 
@@ -501,7 +503,10 @@ static int server_start(AuditServer *s, const AuditServerOptions *o) {
 
         audit_queue_pump(s->queue);
         r = ipc_server_new(&s->ipc, s->event, methods, s);
-        return r < 0 ? log_error_errno(r, "Cannot start the server") : 0;
+        if (r < 0)
+                return log_error_errno(r, "Cannot start the server");
+        ipc_server_set_limits(s->ipc, CONNECTIONS_MAX, CONNECTIONS_PER_UID_MAX);
+        return 0;
 }
 
 int audit_server_new(AuditServer **ret, sd_event *event, const AuditServerOptions *options) {

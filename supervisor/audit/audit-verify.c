@@ -142,7 +142,7 @@ static void verify_ask_head(AuditChain *chain) {
         _cleanup_free_ char *error = NULL;
         AuditHead kept = {};
 
-        if (ipc_client_new(&c, NULL, AUDIT_SOCKET) < 0 ||
+        if (ipc_client_new(&c, NULL, AUDIT_API_SOCKET) < 0 ||
             ipc_client_call(c, AUDIT_INTERFACE ".Head", NULL, NULL, 0, HEAD_TIMEOUT_USEC, &params, &error, NULL, 0) < 0)
                 return;
 

@@ -100,7 +100,7 @@ static CtlExit record(Ctl *ctl, const char *event, json_t *data) {
         _cleanup_free_ char *error = NULL;
         int r;
 
-        r = ipc_client_new(&c, NULL, AUDIT_SOCKET);
+        r = ipc_client_new(&c, NULL, AUDIT_API_SOCKET);
         if (r < 0) {
                 (void) json_unref(data);
                 return ctl_report(ctl, "record this", r, NULL, NULL);

@@ -10,6 +10,7 @@
 #include <systemd/sd-bus.h>
 #include <unistd.h>
 
+#include "audit/audit-api.h"
 #include "ctl/ctl-table.h"
 #include "ctl/ctl.h"
 #include "net/warden.h"
@@ -390,7 +391,7 @@ static void check_audit(Doctor *d) {
         json_int_t seq, kept;
         int r;
 
-        r = ipc_client_new(&client, NULL, "/run/anchorhold/audit.sock");
+        r = ipc_client_new(&client, NULL, AUDIT_API_SOCKET);
         if (r >= 0)
                 r = ipc_client_call(client, "io.anchorhold.Audit.Head", NULL, NULL, 0, 3 * 1000 * 1000ULL, &reply, &error, NULL, 0);
         if (r < 0) {

@@ -35,6 +35,9 @@ static int run(void) {
         r = audit_server_listen_systemd(server, "audit");
         if (r < 0)
                 return log_error_errno(r, "systemd passed no socket named \"audit\"");
+        r = audit_server_listen_systemd(server, "audit-api");
+        if (r < 0)
+                return log_error_errno(r, "systemd passed no socket named \"audit-api\" (anchor-auditd-api.socket)");
 
         r = daemon_serve(event);
         audit_server_stop(server);

@@ -8,6 +8,7 @@ import time
 import pytest
 
 SOCKET = "/run/anchorhold/audit.sock"
+API = "/run/anchorhold/audit-api.sock"
 ITEM = "i3k9x0a1b2c3d"
 NAMESPACE = "journalctl --namespace=anchorhold --no-pager"
 
@@ -22,8 +23,8 @@ def audited(tmp_path_factory):
     conftest.stop_boot(booted)
 
 
-def call(host, method, params, user=None, check=True):
-    return host.run(["varlinkctl", "call", "--json=short", SOCKET, f"io.anchorhold.Audit.{method}", json.dumps(params)], user=user, check=check)
+def call(host, method, params, user=None, check=True, socket=SOCKET):
+    return host.run(["varlinkctl", "call", "--json=short", socket, f"io.anchorhold.Audit.{method}", json.dumps(params)], user=user, check=check)
 
 
 def approve(host, text="fine", **more):
@@ -85,11 +86,51 @@ def test_who_may_write(audited):
     assert refused.returncode != 0 and "io.anchorhold.Audit.Denied" in refused.stderr + refused.stdout
     refused = call(audited, "Append", {"event": "approval.recorded", "item": ITEM, "actor": "uid 7", "data": {}}, check=False)
     assert refused.returncode != 0 and "io.anchorhold.Audit.Denied" in refused.stderr + refused.stdout
-    for method, params in (("Append", {"event": "approval.recorded", "item": ITEM, "data": {}}), ("Ping", {}), ("Head", {})):
-        refused = call(audited, method, params, user="mail", check=False)
-        assert refused.returncode != 0 and "PermissionDenied" in refused.stderr + refused.stdout
+    for socket in (SOCKET, API):
+        for method, params in (("Append", {"event": "approval.recorded", "item": ITEM, "data": {}}), ("Ping", {}), ("Head", {})):
+            refused = call(audited, method, params, user="mail", check=False, socket=socket)
+            assert refused.returncode != 0 and "ermission denied" in refused.stderr + refused.stdout
+    # a daemon may connect, and is then refused what is not its business; so are operators, at their own socket
+    refused = call(audited, "Head", {}, user="anchor-egress", check=False)
+    assert refused.returncode != 0 and "PermissionDenied" in refused.stderr + refused.stdout
+    refused = call(audited, "Append", {"event": "run.leased", "run": "r3k9x0a1b2c3d", "item": ITEM, "data": {}}, user="operator", check=False, socket=API)
+    assert refused.returncode != 0 and "io.anchorhold.Audit.Denied" in refused.stderr + refused.stdout
+    assert call(audited, "Head", {}, user="operator", check=False).returncode != 0
+    assert json.loads(call(audited, "Head", {}, user="operator", socket=API).stdout)["seq"] > 0
     mode = audited.run("stat -c '%a %G' /run/systemd/journal.anchorhold/socket").stdout
     assert mode == "660 anchor-audit\n"
+
+
+# Takes as many connections as it can get, says how many, and keeps them.
+HOARD = r"""use Socket qw(:DEFAULT SOCK_NONBLOCK); $| = 1;
+my (@held, $refused);
+while (@held < 1500 && $refused < 50) {
+        socket(my $s, AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0) or last;
+        if (connect($s, pack_sockaddr_un($ARGV[0]))) { push @held, $s } else { $refused++; select(undef, undef, undef, 0.01) }
+}
+print scalar(@held), "\n"; sleep 600;
+"""
+
+
+def test_who_may_take_up_connections(audited):
+    """No user of this host gets one; a member of the runs' group, or an operator, not more than is one user's share. The log goes on."""
+    audited.write("/run/hoard.pl", HOARD)
+    hoards, held = [], []
+    try:
+        for user, socket in (("mail", SOCKET), ("mail", API), ("anchor-egress", SOCKET), ("operator", API)):
+            hoards.append(audited.popen("ulimit -n 4096; exec perl /run/hoard.pl " + socket, user=user, stdout=-1, text=True))
+            held.append(int(hoards[-1].stdout.readline()))
+        assert held[:2] == [0, 0] and min(held[2:]) > 64, held
+        began = time.monotonic()
+        approve(audited)
+        call(audited, "Head", {}, socket=API)
+        assert time.monotonic() - began < 5
+        pid = audited.property("anchor-auditd.service", "MainPID")
+        assert int(audited.run(f"ls /proc/{pid}/fd | wc -l").stdout) < 600
+    finally:
+        for hoard in hoards:
+            hoard.kill()
+            hoard.wait()
 
 
 def test_killed_during_appends(audited):

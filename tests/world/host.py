@@ -23,7 +23,7 @@ REPOSITORY = "/var/home/operator/csvsum"
 # The sockets of each daemon, whose name is also its service's.
 SOCKETS = {
     "anchord": ("anchord.socket", "anchord-run.socket", "anchord-spec.socket"),
-    "anchor-auditd": ("anchor-auditd.socket",),
+    "anchor-auditd": ("anchor-auditd.socket", "anchor-auditd-api.socket"),
     "anchor-egressd": ("anchor-egressd.socket", "anchor-egressd-api.socket"),
     "anchor-secretd": ("anchor-secretd.socket", "anchor-secretd-api.socket"),
 }
