@@ -167,13 +167,19 @@ static int read_cgroup(pid_t pid, char **ret) {
         return *ret ? 0 : -ENODATA;
 }
 
-/* bpf_get_current_cgroup_id() is the inode number of the cgroup's folder. 0 if it cannot be found. */
-static uint64_t cgroup_inode(int root_fd, const char *cgroup) {
+/* bpf_get_current_cgroup_id() is the inode number of the cgroup's folder. Who has none is about to be gone: what would be granted to
+ * cgroup 0 is nobody's. */
+static int cgroup_inode(int root_fd, const char *cgroup, uint64_t *ret) {
         struct stat st;
 
-        if (root_fd < 0 || fstatat(root_fd, cgroup[1] ? cgroup + 1 : ".", &st, AT_SYMLINK_NOFOLLOW) < 0)
+        if (root_fd < 0) {
+                *ret = 0;
                 return 0;
-        return st.st_ino;
+        }
+        if (fstatat(root_fd, cgroup[1] ? cgroup + 1 : ".", &st, AT_SYMLINK_NOFOLLOW) < 0)
+                return -errno;
+        *ret = st.st_ino;
+        return 0;
 }
 
 /* The supplementary groups that the peer had when it connected. */
@@ -222,7 +228,9 @@ static int peer_find_unit(Peer *p, int cgroup_root) {
         if (pidfd_send_signal(p->pidfd, 0, NULL, 0) < 0 && errno != EPERM)
                 return -errno;
 
-        p->cgroup_id = cgroup_inode(cgroup_root, p->cgroup);
+        r = cgroup_inode(cgroup_root, p->cgroup, &p->cgroup_id);
+        if (r < 0)
+                return r;
         p->unit = strdup(peer_unit_of_cgroup(p->cgroup, unit) ? unit : "");
         return p->unit ? 0 : -ENOMEM;
 }
@@ -257,6 +265,8 @@ int peer_from_socket(int fd, int cgroup_root, Peer *ret) {
         p.roles = PEER_OTHER;
         switch (peer_classify(p.unit, p.cgroup, &role, p.run)) {
         case PEER_UNIT_OURS:
+                if (p.cgroup_id == 0)
+                        return -ENOMEDIUM;
                 p.roles |= role;
                 break;
         case PEER_UNIT_FOREIGN:

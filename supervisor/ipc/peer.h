@@ -49,7 +49,7 @@ typedef struct Peer {
 #define PEER_NULL ((Peer) { .pidfd = -1 })
 
 /* Fills ret from a connected AF_UNIX socket. cgroup_root is cgroup_open_root()'s, found once by each server; without one (negative)
- * cgroup_id stays 0. A unit of ours outside its slice gets no role but PEER_OTHER. */
+ * cgroup_id stays 0, and a unit of ours is refused. So is who has no cgroup there any more: -ENOENT. A unit of ours outside its slice gets no role but PEER_OTHER. */
 int peer_from_socket(int fd, int cgroup_root, Peer *ret);
 void peer_done(Peer *p);
 

@@ -150,15 +150,12 @@ int cgroup_open_own(const char *name) {
 }
 
 int cgroup_open(const char *path) {
-        _cleanup_free_ char *mountinfo = NULL, *mount = NULL, *whole = NULL;
+        _cleanup_free_ char *mount = NULL, *whole = NULL;
         int fd, r;
 
-        r = io_read_file(AT_FDCWD, "/proc/self/mountinfo", MAX_PROC_FILE, &mountinfo, NULL);
+        r = find_mount(&mount);
         if (r < 0)
                 return r;
-        mount = cgroup_find_mount(mountinfo);
-        if (!mount)
-                return -ENOMEDIUM;
         whole = text_format("%s/%s", mount, path);
         if (!whole)
                 return -ENOMEM;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 #include <errno.h>
+#include <fcntl.h>
 #include <grp.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -75,7 +76,7 @@ static void test_no_unit(void **state) {
 /* The kernel's answers, about ourselves. */
 static void test_socket(void **state) {
         _cleanup_(peer_done) Peer p = PEER_NULL;
-        _cleanup_fd_ int root = cgroup_open_root();
+        _cleanup_fd_ int root = cgroup_open_root(), nowhere = open("/dev/null", O_RDONLY | O_CLOEXEC);
         struct group *own;
         char buffer[64];
         int pair[2];
@@ -90,6 +91,9 @@ static void test_socket(void **state) {
         assert_true(!!(p.roles & PEER_ROOT) == (getuid() == 0));
         assert_non_null(strstr(peer_name(&p, buffer), "uid "));
         assert_true((p.cgroup_id != 0) == (root >= 0));
+
+        /* whose cgroup is not to be found is nobody */
+        assert_int_equal(peer_from_socket(pair[0], nowhere, &(Peer) {}), -ENOTDIR);
 
         /* by its own group, by a supplementary one, by none */
         own = getgrgid(getgid());
