@@ -106,6 +106,8 @@ struct Manager {
 
 /* ---- manager.c ---- */
 
+/* From here on the units of runs are answered. Negative errno, logged. */
+int manager_serve_runs(Manager *m);
 /* Reads policy anew; findings are kept for whoever asks. */
 int manager_load_policy(Manager *m);
 /* Changes an item: ledger, event log, audit, followers. 0 or LEDGER_E_…, logged if it did not work. */

@@ -2,8 +2,9 @@
 
 /*
  * anchord's context. It owns every object and the order in which they come to life: policy and ledger
- * first, then the ways to the other daemons and to systemd, then the sockets; clients are served from the
- * beginning, but nothing is leased before what an earlier life left behind is settled.
+ * first, then the ways to the other daemons and to systemd, then the sockets; operators are served from the
+ * beginning, but nothing is leased before what an earlier life left behind is settled. What the units of a run ask waits until then: before,
+ * their run would be none that is known.
  *
  * A change of an item goes through manager_transition() alone: the ledger decides, and with it, in one
  * transaction, history and audit outbox; the event log follows. If anchord dies in between, the log lacks that
@@ -405,17 +406,24 @@ static int find_listen_fd(const char *name) {
 }
 
 static int start_sockets(Manager *m) {
-        int r, fd;
+        int r;
 
         r = ipc_server_new(&m->operators, m->event, operator_methods, m);
         if (r >= 0)
                 r = ipc_server_listen_systemd(m->operators, "api");
-        if (r >= 0)
-                r = ipc_server_new(&m->runs, m->event, run_methods, m);
+        if (r < 0)
+                return log_error_errno(r, "cannot serve api.sock (is this started by anchord.socket?)");
+        return 0;
+}
+
+int manager_serve_runs(Manager *m) {
+        int r, fd;
+
+        r = ipc_server_new(&m->runs, m->event, run_methods, m);
         if (r >= 0)
                 r = ipc_server_listen_systemd(m->runs, "run-api");
         if (r < 0)
-                return log_error_errno(r, "cannot serve api.sock and run-api.sock (is this started by anchord.socket and anchord-run.socket?)");
+                return log_error_errno(r, "cannot serve run-api.sock (is this started by anchord-run.socket?)");
 
         fd = find_listen_fd("spec");
         r = fd < 0 ? fd : credential_server_new(&m->specs, m->event, fd, run_api_credential, run_api_credential_denied, m);

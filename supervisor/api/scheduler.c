@@ -314,6 +314,11 @@ static void on_units_listed(int r, const UnitState *units, size_t n, void *userd
                 (void) manager_fatal(m, r, "look for tokens that are left");
                 return;
         }
+        r = manager_serve_runs(m);
+        if (r < 0) {
+                (void) manager_fatal(m, r, "serve runs");
+                return;
+        }
 
         m->settled = true;
         (void) sd_notifyf(false, "READY=1\nSTATUS=%zu runs taken up again.", m->n_flows);

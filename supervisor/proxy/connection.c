@@ -215,6 +215,12 @@ static void on_taken(IpcClient *client, const char *error, json_t *params, bool 
         if (!connection_called(c))
                 return;
 
+        if (error && strcmp(error, "io.anchorhold.Timeout") == 0) {
+                /* it may have taken it and be about to speak: not a word of ours in between */
+                log_warning("%s:%u: anchor-inject does not answer", c->name, c->port);
+                (void) connection_free(c);
+                return;
+        }
         if (error) {
                 log_warning("%s:%u: anchor-inject does not take the connection: %s", c->name, c->port, error);
                 connection_refuse(c, "unavailable");

@@ -205,6 +205,37 @@ static void test_not_said(void **state) {
         assert_int_equal(n_events(w, "to", "closed"), 1);
 }
 
+static bool answered_early;
+
+static void on_early_answer(IpcClient *c, const char *error, json_t *params, bool more, void *userdata) {
+        World *w = userdata;
+
+        answered_early = !w->m->settled;
+        w->answered = true;
+}
+
+/* A unit of a run that asks a new life is answered when that knows its runs: until then every run would be none. */
+static void test_asked_before_settled(void **state) {
+        static const char *const paths[] = { "/run/anchorhold/api.sock", "/run/anchorhold/run-api.sock", "/run/anchorhold/spec.sock" };
+        _cleanup_(ipc_client_freep) IpcClient *unit = NULL, *operator= NULL;
+        World *w = *state;
+
+        for (unsigned i = 0; i < 2; i++) {
+                const char *method = i == 0 ? "io.anchorhold.Run.GetSpec" : "io.anchorhold.Manager.Status";
+                IpcClient **client = i == 0 ? &unit : &operator;
+
+                end_life(w);
+                own_world_pass(paths, ELEMENTSOF(paths), "api:run-api:spec");
+                assert_int_equal(manager_new(&w->m, w->event), 0);
+                assert_int_equal(manager_start(w->m), 0);
+                assert_int_equal(ipc_client_new(client, w->event, paths[1 - i]), 0);
+                forget_answer(w);
+                assert_int_equal(ipc_client_call_async(*client, method, NULL, NULL, 0, false, 0, on_early_answer, w), 0);
+                UNTIL(w->event, w->answered && w->m->settled);
+                assert_int_equal(answered_early, i == 1);
+        }
+}
+
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test_setup_teardown(test_resume_alive, set_up, tear_down),
@@ -213,6 +244,7 @@ int main(void) {
                 cmocka_unit_test_setup_teardown(test_resume_before_start, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_said_twice, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_not_said, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_asked_before_settled, set_up, tear_down),
         };
 
         return cmocka_run_group_tests(tests, enter_world, NULL);

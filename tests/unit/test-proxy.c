@@ -38,7 +38,8 @@ typedef struct World {
         const char *reason, *protocol;
         unsigned n_looks, n_connects, n_taken, n_done;
         char looked[512], asked[1024], took[256], done[256], refused[256];
-        bool inject_refuses;
+        bool inject_refuses, inject_waits;
+        IpcCall *take;              /* ref; not answered */
         int taken_fd;               /* owned */
 } World;
 
@@ -101,6 +102,10 @@ static int on_take(IpcCall *call, json_t *params, void *userdata) {
         if (w->inject_refuses)
                 return ipc_call_refuse(call, "Unavailable", "no");
         w->taken_fd = ipc_call_take_fd(call, 0);
+        if (w->inject_waits) {
+                w->take = ipc_call_ref(call);
+                return 0;
+        }
         return ipc_call_reply(call, NULL);
 }
 
@@ -223,6 +228,7 @@ static int tear_down(void **state) {
 
         proxy_free(w->proxy);
         ipc_call_unref(w->watch);
+        ipc_call_unref(w->take);
         ipc_server_free(w->egress);
         ipc_server_free(w->inject);
         (void) close(w->origin);
@@ -349,6 +355,27 @@ static void test_inject_refuses(void **state) {
         w->inject_refuses = true;
         put(fd, hello, make_hello(hello, sizeof(hello)));
         expect_alert(w, fd, 80); /* internal_error: nothing was decided */
+        (void) close(fd);
+}
+
+/* It has the connection, and its answer does not come: whatever the guest hears from now on is inject's word. */
+static void test_inject_does_not_answer(void **state) {
+        World *w = *state;
+        char buffer[64] = {};
+        int fd = dial(SYNTHETIC, PROXY_TRANSPARENT_PORT);
+
+        w->look = w->connect = "inspect";
+        w->protocol = "http";
+        w->inject_waits = true;
+        put_text(fd, "GET / HTTP/1.1\r\nHost: " NAME "\r\n\r\n");
+        UNTIL(w->event, w->n_taken == 1);
+        run_for(w->event, 5500000);
+        assert_int_equal(w->proxy->n_connections, 0);
+        assert_int_equal(recv(fd, buffer, sizeof(buffer), MSG_DONTWAIT), -1);
+        assert_int_equal(errno, EAGAIN);
+        put_text(w->taken_fd, "from inject");
+        assert_int_equal(await(w, fd, "from inject", buffer, sizeof(buffer)), 1);
+        assert_string_equal(buffer, "from inject");
         (void) close(fd);
 }
 
@@ -485,6 +512,7 @@ int main(void) {
                 cmocka_unit_test_setup_teardown(test_unreachable, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_inspect, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_inject_refuses, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_inject_does_not_answer, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_refused_http, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_refused_tls, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_refused_silence, set_up, tear_down),
