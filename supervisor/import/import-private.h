@@ -29,5 +29,15 @@ int import_git_failed(Import *im, int r, const char *what);
 /* An unnamed file for what one git writes and another reads. Negative errno. */
 int import_temporary(Import *im);
 
+/* A sum of what git writes: lines that are a number each. */
+typedef struct ImportAmount {
+        char line[128];
+        size_t used;
+        uint64_t n, bytes, max_n, max_bytes;
+} ImportAmount;
+
+/* A GitOutput; userdata is an ImportAmount. -ENOENT: a line is no number ("OID missing"); -EOVERFLOW: there are too many; -E2BIG: the sum is too large. */
+int import_amount_read(const char *data, size_t size, void *userdata);
+
 /* import-walk.c: what the new commits changed, path by path. */
 int import_walk_changes(Import *im);

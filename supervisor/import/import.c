@@ -230,15 +230,8 @@ static int step_descends(Import *im) {
 
 /* ---- 5 amount ---- */
 
-typedef struct Amount {
-        char line[128];
-        size_t used;
-        uint64_t n, bytes, max_n, max_bytes;
-} Amount;
-
-/* Lines that are, or end in, a number. -E2BIG over a limit. */
-static int on_sizes(const char *data, size_t size, void *userdata) {
-        Amount *a = userdata;
+int import_amount_read(const char *data, size_t size, void *userdata) {
+        ImportAmount *a = userdata;
 
         for (size_t i = 0; i < size; i++) {
                 char *end;
@@ -253,19 +246,23 @@ static int on_sizes(const char *data, size_t size, void *userdata) {
                 a->used = 0;
                 errno = 0;
                 a->bytes += strtoull(a->line, &end, 10);
-                if (end == a->line || *end || errno || ++a->n > a->max_n || a->bytes > a->max_bytes)
+                if (end == a->line || *end || errno)
+                        return -ENOENT;
+                if (++a->n > a->max_n)
+                        return -EOVERFLOW;
+                if (a->bytes > a->max_bytes)
                         return -E2BIG;
         }
         return 0;
 }
 
 static int step_amount(Import *im) {
-        Amount commits = { .max_n = im->rq->max_commits, .max_bytes = UINT64_MAX };
-        Amount objects = { .max_n = im->rq->max_objects, .max_bytes = im->rq->unpacked_bytes };
+        ImportAmount commits = { .max_n = 1, .max_bytes = UINT64_MAX };
+        ImportAmount objects = { .max_n = im->rq->max_objects, .max_bytes = im->rq->unpacked_bytes };
         _cleanup_fd_ int list = -1;
         int r;
 
-        r = git_run(&im->git, ARGS("rev-list", "--count", im->result->commit, "--not", im->rq->base), -1, -1, on_sizes, &commits);
+        r = git_run(&im->git, ARGS("rev-list", "--count", im->result->commit, "--not", im->rq->base), -1, -1, import_amount_read, &commits);
         r = import_git_failed(im, r, "the result's history");
         if (r != 0)
                 return r;
@@ -284,10 +281,14 @@ static int step_amount(Import *im) {
         if (lseek(list, 0, SEEK_SET) < 0)
                 return -errno;
 
-        r = git_run(&im->git, ARGS("cat-file", "--buffer", "--batch-check=%(objectsize)"), list, -1, on_sizes, &objects);
+        r = git_run(&im->git, ARGS("cat-file", "--buffer", "--batch-check=%(objectsize)"), list, -1, import_amount_read, &objects);
         if (r == -E2BIG)
                 return import_reject(im, "the result's objects have more than %llu bytes unpacked",
                                      (unsigned long long) im->rq->unpacked_bytes);
+        if (r == -EOVERFLOW)
+                return import_reject(im, "the result has more than %llu objects", (unsigned long long) im->rq->max_objects);
+        if (r == -ENOENT)
+                return import_reject(im, "the result's history names an object that is not in the bundle");
         r = import_git_failed(im, r, "the result's objects");
         if (r != 0)
                 return r;

@@ -21,7 +21,7 @@ typedef struct ImportRequest {
         const char *work_dir;      /* where the repository is made and removed again */
 } ImportRequest;
 
-/* The limits that are nobody's to choose yet, for a bundle of that size. */
+/* The limits that are nobody's to choose yet, for a bundle of that size: unpacked four times as much, and 256 MiB in any case. */
 void import_default_limits(ImportRequest *rq);
 
 typedef struct ImportResult {

@@ -18,6 +18,7 @@
 
 #include <jansson.h>
 
+#include "import/import-private.h"
 #include "import/import.h"
 #include "util/cleanup.h"
 #include "util/io.h"
@@ -260,6 +261,29 @@ static void test_base(void **state) {
         assert_int_equal(import_check(&rq, &result), -ENOENT); /* our own trouble is no verdict */
 }
 
+/* Each reason has its own word: what is missing is not called too much. */
+static void test_amount_of_lines(void **state) {
+        static const struct { const char *text; uint64_t max_n, max_bytes; int r; } cases[] = {
+                { "12\n30\n", 2, 42, 0 },
+                { "12\n30\n", 2, 41, -E2BIG },
+                { "12\n30\n", 1, 42, -EOVERFLOW },
+                { "12\n0123456789012345678901234567890123456789 missing\n", 2, 42, -ENOENT },
+                { "0123456789012345678901234567890123456789 missing\n", 2, 42, -ENOENT },
+                { "\n", 2, 42, -ENOENT },
+                { "99999999999999999999999\n", 2, UINT64_MAX, -ENOENT },
+        };
+
+        for (size_t i = 0; i < ELEMENTSOF(cases); i++)
+                for (size_t cut = 0; cut <= strlen(cases[i].text); cut++) {
+                        ImportAmount a = { .max_n = cases[i].max_n, .max_bytes = cases[i].max_bytes };
+                        int r = import_amount_read(cases[i].text, cut, &a);
+
+                        if (r == 0)
+                                r = import_amount_read(cases[i].text + cut, strlen(cases[i].text + cut), &a);
+                        assert_int_equal(r, cases[i].r);
+                }
+}
+
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_good),
@@ -269,6 +293,7 @@ int main(void) {
                 cmocka_unit_test(test_paths),
                 cmocka_unit_test(test_objects),
                 cmocka_unit_test(test_amounts),
+                cmocka_unit_test(test_amount_of_lines),
                 cmocka_unit_test(test_base),
         };
 
