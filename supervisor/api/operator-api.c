@@ -16,6 +16,7 @@
 
 enum {
         LIST_DEFAULT = 1000,
+        LIST_BYTES = 4 * 1024 * 1024,           /* of one call's answers together: varlink keeps what the reader has not taken, up to sixteen */
         STOP_ALL_WAIT_USEC = 15 * 1000 * 1000,
 };
 
@@ -38,20 +39,26 @@ static const char *item_parameter(IpcCall *call, json_t *params) {
 typedef struct Listing {
         IpcCall *call;   /* borrowed */
         json_t *held;    /* owned: the last one waits to be the final reply */
-        char last[ID_LENGTH + 1];
-        uint64_t n;
+        size_t bytes;    /* of all so far */
+        bool truncated;
 } Listing;
 
 static int on_listed(json_t *row, void *userdata) {
         Listing *l = userdata;
-        int r = 0;
+        int r;
 
-        if (l->held)
+        if (l->bytes > LIST_BYTES) {
+                l->truncated = true;
+                return 1;
+        }
+        l->bytes += json_dumpb(row, NULL, 0, JSON_COMPACT);
+        if (l->held) {
                 r = ipc_call_notify(l->call, json_pack("{s:o}", "item", TAKE_PTR(l->held)));
+                if (r < 0)
+                        return r;
+        }
         l->held = json_incref(row);
-        l->n++;
-        (void) snprintf(l->last, sizeof(l->last), "%s", json_string_value(json_object_get(row, "id")));
-        return r;
+        return 0;
 }
 
 static int read_states(json_t *array, const char **states, size_t max) {
@@ -91,7 +98,7 @@ static int on_list(IpcCall *call, json_t *params, void *userdata) {
                 (void) json_unref(l.held);
                 return r;
         }
-        return ipc_call_reply(call, l.held ? json_pack("{s:o}", "item", l.held) : json_object());
+        return ipc_call_reply(call, l.held ? json_pack("{s:o, s:o*}", "item", l.held, "truncated", l.truncated ? json_true() : NULL) : json_object());
 }
 
 static int on_show(IpcCall *call, json_t *params, void *userdata) {

@@ -219,6 +219,43 @@ static const PolicyWorkflow *find_workflow(Manager *m, IpcCall *call, const char
         return w;
 }
 
+/* Does what was given fit the workflow? 0, negative errno, or 1: it does not, and the call was answered. */
+static int check_submission(IpcCall *call, json_t *params, const PolicyWorkflow *w, const json_t *harness, int fd) {
+        const json_t *upstream = json_object_get(json_object_get(params, "options"), "upstream");
+        const char *reason, *pointer = "/";
+        Submission given = {
+                .task = operator_get(params, "task"),
+                .repo = operator_get(params, "repo"),
+                .base = operator_get(params, "base"),
+                .source = operator_get(params, "source"),
+                .command = json_is_array(json_object_get(params, "command")) ? json_object_get(params, "command") : NULL,
+                .has_bundle = fd >= 0,
+        };
+        int r;
+
+        reason = spec_check_submission(w, &given);
+        if (!reason && ((given.repo && strlen(given.repo) > 4096) || (given.source && strlen(given.source) > 512)))
+                reason = "repo or source is too long";
+        if (!reason && w->repository)
+                reason = check_seed(fd, given.base);
+        if (!reason && upstream && !policy_is_repository(json_string_value(upstream))) {
+                pointer = "/options/upstream";
+                reason = "must be OWNER/NAME: the repository as the git host calls it";
+        }
+        if (!reason) {
+                r = spec_check_frames(&(SpecInput) { .workflow = w, .harness = harness, .task = given.task, .command = given.command },
+                                      &pointer, &reason);
+                if (r < 0)
+                        return r;
+        }
+        if (reason) {
+                r = operator_bad_input(call, pointer, reason);
+                return r < 0 ? r : 1;
+        }
+
+        return 0;
+}
+
 int operator_on_submit(IpcCall *call, json_t *params, void *userdata) {
         Manager *m = userdata;
         _cleanup_(submitting_freep) Submitting *s = NULL;
@@ -226,9 +263,6 @@ int operator_on_submit(IpcCall *call, json_t *params, void *userdata) {
         _cleanup_fd_ int fd = -1;
         const json_t *harness = NULL;
         const PolicyWorkflow *w;
-        const char *reason, *pointer;
-        const json_t *upstream;
-        Submission given;
         int64_t waiting;
         int r;
 
@@ -243,31 +277,9 @@ int operator_on_submit(IpcCall *call, json_t *params, void *userdata) {
                 return 0;
 
         fd = ipc_call_take_fd(call, 0);
-        given = (Submission) {
-                .task = operator_get(params, "task"),
-                .repo = operator_get(params, "repo"),
-                .base = operator_get(params, "base"),
-                .source = operator_get(params, "source"),
-                .command = json_is_array(json_object_get(params, "command")) ? json_object_get(params, "command") : NULL,
-                .has_bundle = fd >= 0,
-        };
-        reason = spec_check_submission(w, &given);
-        if (!reason && ((given.repo && strlen(given.repo) > 4096) || (given.source && strlen(given.source) > 512)))
-                reason = "repo or source is too long";
-        if (!reason && w->repository)
-                reason = check_seed(fd, given.base);
-        if (reason)
-                return operator_bad_input(call, "/", reason);
-        upstream = json_object_get(json_object_get(params, "options"), "upstream");
-        if (upstream && !policy_is_repository(json_string_value(upstream)))
-                return operator_bad_input(call, "/options/upstream", "must be OWNER/NAME: the repository as the git host calls it");
-
-        r = spec_check_frames(&(SpecInput) { .workflow = w, .harness = harness, .task = given.task, .command = given.command },
-                              &pointer, &reason);
-        if (r < 0)
-                return r;
-        if (reason)
-                return operator_bad_input(call, pointer, reason);
+        r = check_submission(call, params, w, harness, fd);
+        if (r != 0)
+                return r < 0 ? r : 0;
 
         s = calloc(1, sizeof(*s));
         if (!s)

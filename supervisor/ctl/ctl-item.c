@@ -63,10 +63,17 @@ static CtlExit wanted_states(Ctl *ctl, json_t **ret) {
         return CTL_OK;
 }
 
-static CtlExit list_on_item(Ctl *ctl, json_t *params, void *userdata) {
-        json_t *items = userdata, *item = json_object_get(params, "item");
+typedef struct Page {
+        json_t *items;  /* borrowed; all pages' */
+        bool truncated; /* there are more, whatever was asked for */
+} Page;
 
-        if (json_is_object(item) && json_array_append(items, item) < 0)
+static CtlExit list_on_item(Ctl *ctl, json_t *params, void *userdata) {
+        json_t *item = json_object_get(params, "item");
+        Page *p = userdata;
+
+        p->truncated = json_is_true(json_object_get(params, "truncated"));
+        if (json_is_object(item) && json_array_append(p->items, item) < 0)
                 return ctl_report(ctl, "list", -ENOMEM, NULL, NULL);
         return CTL_OK;
 }
@@ -148,15 +155,17 @@ static CtlExit list_items(Ctl *ctl, json_t *states, json_t *items) {
         for (;;) {
                 size_t n = json_array_size(items), page = LIST_PAGE;
                 const char *last = n > 0 ? ctl_string(json_array_get(items, n - 1), "id") : NULL;
+                Page got = { .items = items };
                 CtlExit r;
 
                 if (ctl->o.limit > 0 && ctl->o.limit - n < page)
                         page = ctl->o.limit - n;
                 r = ctl_call_more(ctl, "list", "List", json_pack("{s:O*, s:I, s:s*}", "states", states, "limit", (json_int_t) page, "after", last),
-                                  list_on_item, items);
+                                  list_on_item, &got);
                 if (r != CTL_OK)
                         return r;
-                if (json_array_size(items) < n + page || (ctl->o.limit > 0 && json_array_size(items) >= ctl->o.limit))
+                if (json_array_size(items) == n || (json_array_size(items) < n + page && !got.truncated) ||
+                    (ctl->o.limit > 0 && json_array_size(items) >= ctl->o.limit))
                         return CTL_OK;
         }
 }

@@ -123,10 +123,8 @@ static int states_argument(const char *const *states, char **ret) {
 }
 
 int ledger_list(Ledger *l, const char *const *states, const char *after, uint64_t limit, LedgerJsonHandler handler, void *userdata) {
-        _cleanup_json_ json_t *rows = NULL;
+        _cleanup_(db_stmt_donep) DbStmt *s = NULL;
         _cleanup_free_ char *argument = NULL;
-        json_t *row;
-        size_t i;
         int r;
 
         if (limit == 0 || limit > 10000)
@@ -136,25 +134,30 @@ int ledger_list(Ledger *l, const char *const *states, const char *after, uint64_
         if (r < 0)
                 return r;
 
-        r = ledger_query_array(l,
-                        "SELECT i.id, i.state, i.revision, i.reason, i.source, i.requester, i.workflow, i.repository, i.base,"
-                        " i.agent, i.stage, i.attempt, i.max_attempts, i.run, i.result_commit, i.created_usec, i.changed_usec,"
-                        " substr(i.task, 1, 200) AS task, i.command,"
-                        " (SELECT coalesce(sum(cost_microusd), 0) FROM usage u WHERE u.item = i.id) AS cost_microusd"
-                        " FROM item i WHERE i.seq > coalesce((SELECT seq FROM item WHERE id = ?1), 0)"
-                        " AND (json_array_length(?2) = 0 OR i.state IN (SELECT value FROM json_each(?2)))"
-                        " ORDER BY i.seq LIMIT ?3",
-                        DB_ARGS(DB_TEXT(after), DB_TEXT(argument), DB_INT(limit)), &rows);
+        r = db_query(l->db, &s,
+                     "SELECT i.id, i.state, i.revision, i.reason, i.source, i.requester, i.workflow, i.repository, i.base,"
+                     " i.agent, i.stage, i.attempt, i.max_attempts, i.run, i.result_commit, i.created_usec, i.changed_usec,"
+                     " substr(i.task, 1, 200) AS task, i.command,"
+                     " (SELECT coalesce(sum(cost_microusd), 0) FROM usage u WHERE u.item = i.id) AS cost_microusd"
+                     " FROM item i WHERE i.seq > coalesce((SELECT seq FROM item WHERE id = ?1), 0)"
+                     " AND (json_array_length(?2) = 0 OR i.state IN (SELECT value FROM json_each(?2)))"
+                     " ORDER BY i.seq LIMIT ?3",
+                     DB_ARGS(DB_TEXT(after), DB_TEXT(argument), DB_INT(limit)));
         if (r < 0)
                 return r;
 
-        json_array_foreach(rows, i, row) {
-                r = handler(row, userdata);
-                if (r < 0)
-                        return r;
-        }
+        for (;;) {
+                _cleanup_json_ json_t *row = NULL;
 
-        return 0;
+                r = db_step(s);
+                if (r <= 0)
+                        return r;
+                r = row_to_json(s, &row);
+                if (r >= 0)
+                        r = handler(row, userdata);
+                if (r != 0)
+                        return r < 0 ? r : 0;
+        }
 }
 
 static const struct {

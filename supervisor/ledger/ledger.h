@@ -252,7 +252,7 @@ int ledger_outbox_count(Ledger *l, int64_t *ret);
 /* ---- for people ---- */
 
 /* Calls back with one object an item, in the order of submission, oldest first. `states` is a NULL-terminated list of names or NULL;
- * `after` an item id or NULL. At most `limit` items. */
+ * `after` an item id or NULL. At most `limit` items, and none after one for which the handler returned something positive. */
 typedef int (*LedgerJsonHandler)(json_t *object, void *userdata); /* borrowed */
 int ledger_list(Ledger *l, const char *const *states, const char *after, uint64_t limit, LedgerJsonHandler handler, void *userdata);
 /* Everything about one item: the row, "runs", "history", "usage", "notes". */

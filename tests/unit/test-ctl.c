@@ -85,16 +85,22 @@ enum { MANY = 1200 };
 static int list_many(IpcCall *call, json_t *params) {
         const char *after = ctl_string(params, "after");
         unsigned first = after ? (unsigned) atoi(after + 1) : 0, n = (unsigned) json_integer_value(json_object_get(params, "limit"));
+        json_t *last;
         char id[16];
 
         if (n == 0 || n > 1000 || first >= MANY)
                 return ipc_call_reply(call, NULL);
+        if (n > 300)
+                n = 300; /* it has too many bytes for more */
         for (unsigned i = first + 1; i < first + n && i < MANY; i++) {
                 (void) snprintf(id, sizeof(id), "i%012u", i);
                 (void) ipc_call_notify(call, an_item(id, "merged"));
         }
         (void) snprintf(id, sizeof(id), "i%012u", first + n < MANY ? first + n : MANY);
-        return ipc_call_reply(call, an_item(id, "merged"));
+        last = an_item(id, "merged");
+        if (first + n < MANY)
+                (void) json_object_set_new(last, "truncated", json_true());
+        return ipc_call_reply(call, last);
 }
 
 static int on_list(IpcCall *call, json_t *params, void *userdata) {

@@ -120,6 +120,57 @@ static void test_list(void **state) {
         assert_refused(w, "BadInput");
 }
 
+typedef struct Listed {
+        unsigned n;
+        size_t bytes;
+        char last[ID_LENGTH + 1];
+        bool truncated, done;
+} Listed;
+
+static void on_listed_item(IpcClient *c, const char *error, json_t *params, bool more, void *userdata) {
+        json_t *item = json_object_get(params, "item");
+        Listed *l = userdata;
+
+        assert_null(error);
+        if (item) {
+                l->n++;
+                l->bytes += json_dumpb(item, NULL, 0, JSON_COMPACT);
+                (void) snprintf(l->last, sizeof(l->last), "%s", json_string_value(json_object_get(item, "id")));
+        }
+        l->truncated = json_is_true(json_object_get(params, "truncated"));
+        l->done = !more;
+}
+
+/* A list is bounded in bytes, says so, and goes on behind its last item. */
+static void test_large_list(void **state) {
+        _cleanup_free_ char *command = malloc(100 * 1024);
+        World *w = *state;
+        Listed l = {};
+        char id[ID_LENGTH + 1];
+        unsigned n;
+
+        memset(command, 'x', 100 * 1024 - 1);
+        memcpy(command, "[\"", 2);
+        memcpy(command + 100 * 1024 - 3, "\"]", 3);
+        for (unsigned i = 0; i < 60; i++) {
+                (void) snprintf(id, sizeof(id), "i%012u", i);
+                assert_int_equal(ledger_submit(w->m->ledger, &(LedgerSubmission) { .id = id, .requester = "uid 0", .workflow = "exec", .workflow_digest = "w",
+                                                 .command = command, .template_name = "base", .template_digest = "t", .max_attempts = 1 }), 0);
+        }
+        assert_int_equal(ipc_client_call_async(w->operator, "io.anchorhold.Manager.List", json_pack("{s:i}", "limit", 10000), NULL, 0, true, 0, on_listed_item, &l), 0);
+        UNTIL(w->event, l.done);
+        n = l.n;
+        assert_true(n > 10 && n < 50 && l.truncated);
+        assert_true(l.bytes > 4 * 1024 * 1024 && l.bytes < 4 * 1024 * 1024 + 110 * 1024);
+        assert_int_equal(ipc_client_call_async(w->operator, "io.anchorhold.Manager.List", json_pack("{s:i, s:s}", "limit", 10000, "after", l.last), NULL, 0, true,
+                                               0, on_listed_item, &l),
+                         0);
+        l.done = false;
+        UNTIL(w->event, l.done);
+        assert_int_equal(l.n, 60);
+        assert_false(l.truncated);
+}
+
 /* StopAll with a hold: every run dies, nothing else is leased until the hold is released. */
 static void test_stop_all(void **state) {
         World *w = *state;
@@ -529,6 +580,7 @@ int main(void) {
                 cmocka_unit_test_setup_teardown(test_duplicate, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_no_such_item, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_list, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_large_list, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_stop_all, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_drain, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_stop_queued, set_up, tear_down),
