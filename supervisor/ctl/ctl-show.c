@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "ctl/ctl-evidence.h"
 #include "ctl/ctl-format.h"
 #include "ctl/ctl-table.h"
 #include "ctl/ctl.h"
@@ -28,7 +29,7 @@ char *ctl_join(const json_t *words) {
         return text;
 }
 
-static void field(Ctl *ctl, const char *title, const char *value) {
+void ctl_field(Ctl *ctl, const char *title, const char *value) {
         _cleanup_free_ char *safe = NULL;
 
         if (!value || !*value)
@@ -50,7 +51,7 @@ static void field(Ctl *ctl, const char *title, const char *value) {
 }
 
 static void member(Ctl *ctl, const json_t *item, const char *title, const char *key) {
-        field(ctl, title, ctl_string(item, key));
+        ctl_field(ctl, title, ctl_string(item, key));
 }
 
 static uint64_t span_of(const json_t *object, const char *from, const char *to) {
@@ -70,7 +71,7 @@ static void show_flags(Ctl *ctl, const json_t *item) {
                 const json_t *f = json_array_get(flags, i);
                 _cleanup_free_ char *text = text_format("%s: %s, in run %s", ctl_string(f, "kind") ?: "?", ctl_string(f, "text") ?: "?", ctl_string(f, "run") ?: "?");
 
-                field(ctl, "Flagged", text);
+                ctl_field(ctl, "Flagged", text);
         }
 }
 
@@ -92,13 +93,13 @@ static void show_budget(Ctl *ctl, const json_t *budget) {
                                 continue;
                         (void) snprintf(line, sizeof(line), "%s: %s of %s%s%s", scopes[i].text, w == 0 ? format_cost(a, used) : format_count(a, used),
                                         w == 0 ? format_cost(b, cap) : format_count(b, cap), w == 0 ? "" : " ", w == 0 ? "" : whats[w]);
-                        field(ctl, first ? "Budget" : "", line);
+                        ctl_field(ctl, first ? "Budget" : "", line);
                         first = false;
                 }
 }
 
 static void show_head(Ctl *ctl, const json_t *item) {
-        _cleanup_free_ char *state = ctl_text(item, "state", "?"), *id = ctl_text(item, "id", "?");
+        _cleanup_free_ char *state = ctl_text(item, "state", "?"), *id = ctl_text(item, "id", "?"), *requester = ctl_actor(ctl_string(item, "requester"));
         const json_t *command = json_object_get(item, "command");
         char ago[CTL_TEXT_SIZE], cost[CTL_TEXT_SIZE], line[128];
 
@@ -109,7 +110,7 @@ static void show_head(Ctl *ctl, const json_t *item) {
         member(ctl, item, "Workflow", "workflow");
         member(ctl, item, "Agent", "agent");
         member(ctl, item, "Source", "source");
-        member(ctl, item, "Requester", "requester");
+        ctl_field(ctl, "Requester", requester);
         member(ctl, item, "Repository", "repository");
         member(ctl, json_object_get(item, "options"), "Upstream", "upstream");
         member(ctl, item, "Base", "base");
@@ -117,25 +118,25 @@ static void show_head(Ctl *ctl, const json_t *item) {
         if (json_is_array(command)) {
                 _cleanup_free_ char *joined = ctl_join(command);
 
-                field(ctl, "Command", joined);
+                ctl_field(ctl, "Command", joined);
         }
         member(ctl, item, "Task", "task");
 
         if (ctl_string(item, "created")) {
                 (void) snprintf(line, sizeof(line), "%.40s (%s)", ctl_string(item, "created"),
                                 format_ago(ctl_string(item, "created"), time_realtime(), ago));
-                field(ctl, "Submitted", line);
+                ctl_field(ctl, "Submitted", line);
         }
         (void) snprintf(line, sizeof(line), "%lld of %lld", (long long) json_integer_value(json_object_get(item, "attempt")),
                         (long long) json_integer_value(json_object_get(item, "max_attempts")));
-        field(ctl, "Attempt", line);
-        field(ctl, "Cost", format_cost(json_integer_value(json_object_get(item, "cost_microusd")), cost));
+        ctl_field(ctl, "Attempt", line);
+        ctl_field(ctl, "Cost", format_cost(json_integer_value(json_object_get(item, "cost_microusd")), cost));
         show_budget(ctl, json_object_get(item, "budget"));
 }
 
 /* ---- tables ---- */
 
-typedef enum CellKind { CELL_TEXT, CELL_COUNT, CELL_COST, CELL_TIME, CELL_TOOK } CellKind;
+typedef enum CellKind { CELL_TEXT, CELL_COUNT, CELL_COST, CELL_TIME, CELL_TOOK, CELL_ACTOR } CellKind;
 
 typedef struct Column {
         const char *title, *key;
@@ -161,7 +162,7 @@ static const struct Section {
         },
         {
                 "History", "history", false,
-                { { "TIME", "time", CELL_TIME }, { "STATE", "to", CELL_TEXT }, { "BY", "actor", CELL_TEXT }, { "REASON", "reason", CELL_TEXT } },
+                { { "TIME", "time", CELL_TIME }, { "STATE", "to", CELL_TEXT }, { "BY", "actor", CELL_ACTOR }, { "REASON", "reason", CELL_TEXT } },
         },
         {
                 "Model calls", "usage", false,
@@ -190,7 +191,7 @@ static int add_time(Table *t, const char *time) {
 }
 
 static int add_cell(Table *t, const json_t *row, const Column *c) {
-        _cleanup_free_ char *text = NULL;
+        _cleanup_free_ char *text = NULL, *name = NULL;
         char buffer[CTL_TEXT_SIZE];
         uint64_t span;
 
@@ -204,6 +205,10 @@ static int add_cell(Table *t, const json_t *row, const Column *c) {
         case CELL_TOOK:
                 span = span_of(row, "created", "finished");
                 return table_add(t, span > 0 ? format_duration(span, buffer) : "-");
+        case CELL_ACTOR:
+                name = ctl_actor(ctl_string(row, c->key));
+                text = name ? text_escape(name, strlen(name), false) : NULL;
+                return text ? table_add(t, *text ? text : "-") : -ENOMEM;
         case CELL_TEXT:
         default:
                 text = ctl_text(row, c->key, "-");
@@ -241,19 +246,6 @@ static int show_section(Ctl *ctl, const struct Section *s, const json_t *rows) {
         return 0;
 }
 
-/* Evidence says of each fact who saw it; it is shown as it is. */
-static void show_evidence(Ctl *ctl, const json_t *item) {
-        _cleanup_free_ char *text = NULL, *safe = NULL;
-        const json_t *evidence = json_object_get(item, "evidence");
-
-        if (!evidence || json_is_null(evidence))
-                return;
-        text = json_dumps(evidence, JSON_INDENT(2) | JSON_ENSURE_ASCII | JSON_ENCODE_ANY);
-        safe = text ? text_escape(text, strlen(text), true) : NULL;
-        if (safe)
-                (void) fprintf(ctl->out, "\nEvidence\n%s\n", safe);
-}
-
 static CtlExit show_item(Ctl *ctl, const json_t *item) {
         int r;
 
@@ -263,7 +255,7 @@ static CtlExit show_item(Ctl *ctl, const json_t *item) {
                 if (r < 0)
                         return ctl_report(ctl, "show", r, NULL, NULL);
         }
-        show_evidence(ctl, item);
+        ctl_show_evidence(ctl, json_object_get(item, "evidence"));
         return CTL_OK;
 }
 

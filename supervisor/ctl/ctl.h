@@ -198,6 +198,8 @@ char *ctl_value_text(const json_t *value);
 
 /* The words of an array, with blanks between; not escaped; the caller's, NULL when out of memory. */
 char *ctl_join(const json_t *words);
+/* "       Title: value", escaped, each further line of it below the first; nothing if there is no value. */
+void ctl_field(Ctl *ctl, const char *title, const char *value);
 
 /* The part of `show` that is about the result. */
 CtlExit ctl_show_result(Ctl *ctl, const char *id);

@@ -2,6 +2,7 @@
 LIB_SRCS += supervisor/ctl/ctl.c \
             supervisor/ctl/ctl-audit.c \
             supervisor/ctl/ctl-cost.c \
+            supervisor/ctl/ctl-evidence.c \
             supervisor/ctl/ctl-credential.c \
             supervisor/ctl/ctl-credential-host.c \
             supervisor/ctl/ctl-deployment.c \

@@ -113,9 +113,17 @@ static int on_list(IpcCall *call, json_t *params, void *userdata) {
 }
 
 static int on_show(IpcCall *call, json_t *params, void *userdata) {
+        json_t *reply, *item;
+
         if (strcmp(ctl_string(params, "item"), ITEM) != 0)
                 return ipc_call_error(call, "NoSuchItem", NULL);
-        return ipc_call_reply(call, an_item(ITEM, "in_review"));
+        reply = an_item(ITEM, "in_review");
+        item = json_object_get(reply, "item");
+        (void) json_object_set_new(item, "requester", json_string("uid 0"));
+        (void) json_object_set_new(item, "evidence", json_pack("{s:s, s:s, s:{s:[ss]}, s:[{s:s, s:s, s:s, s:{s:i, s:{s:s}}}], s:b}", "run", RUN, "commit", "abcdef",
+                                                               "egress", RUN, "d1", "d2", "facts", "name", "checks", "source", "guest", "outcome", "ok",
+                                                               "reported", "exit_status", 0, "guest", "kernel", "6.12\033[31m", "anew", 1));
+        return ipc_call_reply(call, reply);
 }
 
 /* Says what it was asked, in the rows. */
@@ -500,7 +508,16 @@ static void test_list_and_show(void **state) {
         assert_has(fixture.out, ITEM " in_review\n");
         assert_has(fixture.out, "3min 20s");
         assert_null(strchr(fixture.out, '\033'));
+        assert_has(fixture.out, "   Requester: root (uid 0)\n");
+        assert_has(fixture.out, "\nEvidence\n         Run: " RUN "\n      Commit: abcdef\n        Fact: checks: ok\n     Seen by: guest\n");
+        assert_has(fixture.out, "    Reported: exit_status: 0\n");
+        assert_has(fixture.out, "    Reported: guest kernel: 6.12\\x1b[31m\n");
+        assert_has(fixture.out, "      Policy: " RUN ": d1, d2\n");
+        assert_has(fixture.out, "     Further: anew: true\n");
+        assert_null(strchr(strstr(fixture.out, "Evidence"), '{'));
         assert_int_equal(CTL(S("show"), S(ITEM), S("--json=short")), CTL_OK);
+        assert_has(fixture.out, "\"requester\":\"uid 0\"");
+        assert_has(fixture.out, "\"reported\":{\"");
         assert_null(strchr(fixture.out, '\033'));
 
         assert_int_equal(CTL(S("status")), CTL_OK);
