@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
+#include <fcntl.h>
 #include <string.h>
 
+#include "ctl/ctl-manual.h"
 #include "ctl/ctl-table.h"
 #include "ctl/ctl.h"
+#include "util/io.h"
 
 const CtlVerbInfo ctl_verbs[_VERBS] = {
         [VERB_SUBMIT] = { "submit", "--workflow=NAME [--repo=PATH] [--task=TEXT] [-- COMMAND…]",
@@ -47,7 +50,7 @@ const CtlVerbInfo ctl_verbs[_VERBS] = {
         [VERB_HOST_DRAIN] = { "host drain", "[--within=TIME]", "Let runs end, hand back what is left, lease nothing more", 0, 0, false, ctl_verb_host_drain },
         [VERB_HOST_UNDRAIN] = { "host undrain", "", "Lease items again", 0, 0, false, ctl_verb_host_undrain },
         [VERB_VERSION] = { "version", "", "Print the program's version", 0, 0, false, ctl_verb_version },
-        [VERB_HELP] = { "help", "[VERB]", "Show help", 0, 2, false, ctl_verb_help },
+        [VERB_HELP] = { "help", "[VERB|manual]", "Show help, about a verb, or the whole manual page", 0, 2, false, ctl_verb_help },
 };
 
 static const struct {
@@ -79,7 +82,7 @@ void ctl_print_help(Ctl *ctl) {
 
         (void) fputs("\nOptions:\n", ctl->out);
         ctl_print_options(ctl->out, _VERBS, true);
-        (void) fputs("\n\"anchorctl VERB --help\" says more about a verb, anchorctl(1) about all.\n", ctl->out);
+        (void) fputs("\n\"anchorctl help VERB\" says more about a verb, \"anchorctl help manual\" about all.\n", ctl->out);
 }
 
 CtlExit ctl_no_verb(Ctl *ctl, int n_args, char *args[]) {
@@ -105,20 +108,45 @@ void ctl_print_verb_help(Ctl *ctl, CtlVerb verb) {
         ctl_print_options(ctl->out, verb, true);
 }
 
+enum { MANUAL_SIZE_MAX = 256 * 1024 };
+
+/* verb NULL: the page. */
+static int print_manual(Ctl *ctl, const char *verb) {
+        _cleanup_free_ char *page = NULL;
+        int r;
+
+        r = io_read_file(AT_FDCWD, MANUAL_PATH, MANUAL_SIZE_MAX, &page, NULL);
+        if (r < 0)
+                return r;
+        if (!verb) {
+                ctl_pager_open(ctl);
+                return manual_print(ctl->out, page, NULL, ctl->columns);
+        }
+        (void) fputc('\n', ctl->out);
+        return manual_print(ctl->out, page, verb, ctl->columns);
+}
+
 CtlExit ctl_verb_help(Ctl *ctl) {
         CtlOptions about = { .args = ctl->o.args + 1, .n_args = ctl->o.n_args - 1 };
         CtlVerb verb;
-        int words;
+        int words, r;
 
         if (about.n_args == 0) {
                 ctl_print_help(ctl);
                 return CTL_OK;
         }
 
+        if (about.n_args == 1 && strcmp(about.args[0], "manual") == 0) {
+                r = print_manual(ctl, NULL);
+                return r < 0 ? ctl_report(ctl, "show " MANUAL_PATH, r, NULL, NULL) : CTL_OK;
+        }
+
         verb = ctl_find_verb(&about, &words);
         if (verb == _VERBS)
                 return ctl_no_verb(ctl, about.n_args, about.args);
 
+        ctl_pager_open(ctl);
         ctl_print_verb_help(ctl, verb);
+        (void) print_manual(ctl, ctl_verbs[verb].name); /* what it is about is said already */
         return CTL_OK;
 }

@@ -3,6 +3,7 @@ LIB_SRCS += supervisor/ctl/ctl.c \
             supervisor/ctl/ctl-audit.c \
             supervisor/ctl/ctl-cost.c \
             supervisor/ctl/ctl-evidence.c \
+            supervisor/ctl/ctl-manual.c \
             supervisor/ctl/ctl-credential.c \
             supervisor/ctl/ctl-credential-host.c \
             supervisor/ctl/ctl-deployment.c \
@@ -30,4 +31,4 @@ LIB_SRCS += supervisor/ctl/ctl.c \
             supervisor/ctl/ctl-submit.c \
             supervisor/ctl/ctl-table.c
 PROGRAMS += anchorctl
-UNIT_TESTS += test-ctl test-ctl-policy
+UNIT_TESTS += test-ctl-manual test-ctl test-ctl-policy
