@@ -72,12 +72,15 @@ static void empty_line(Page *p) {
 
 /* One character of the text, with what stands for it: \e, \&, \-, \[u2026]. Returns what follows. */
 static const char *decode(const char *s, char out[static 4], size_t *ret_n) {
+        static const char ellipsis[3] = { '\xe2', '\x80', '\xa6' };
+
         *ret_n = 1;
         out[0] = *s;
         if (*s != '\\' || !s[1])
                 return s + 1;
         if (strncmp(s, "\\[u2026]", 8) == 0) {
-                memcpy(out, "…", *ret_n = strlen("…"));
+                memcpy(out, ellipsis, sizeof(ellipsis));
+                *ret_n = sizeof(ellipsis);
                 return s + 8;
         }
         *ret_n = s[1] == '&' ? 0 : 1;
