@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 # The eBPF programs: one object each, linked into fence.bpf.o and the skeleton that net/bpf-load.c uses.
 
-BPF_PROGS    := fence-connect fence-create fence-packet fence-socket fence-unix fence-uplink
+BPF_PROGS    := fence-connect fence-create fence-floor fence-packet fence-socket fence-unix fence-uplink
 BPF_INCLUDES := -Iebpf -idirafter /usr/include/$(shell gcc -dumpmachine)
 BPF_WARNINGS := -Wall -Wextra -Wno-unused-parameter $(if $(filter true,$(CI)),-Werror)
 

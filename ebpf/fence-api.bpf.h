@@ -47,9 +47,9 @@ struct fence_config {
         __u64 netns_cookie; /* of the host's network namespace, the only one where a run's sockets may be */
 };
 
-/* Value of `place`, one entry: where anchorhold-runs.slice is in the cgroup tree. */
+/* Value of `place`, one entry: where anchorhold-runs.slice is in the cgroup tree. Whoever writes it has put the programs of the full layer there first. */
 struct fence_place {
-        __u64 cgroup_id; /* 0: nothing was ever started below it */
+        __u64 cgroup_id; /* 0: nowhere; the floor lets nothing pass */
         __u32 level;     /* how deep; the programs find out */
         __u32 zero;
 };

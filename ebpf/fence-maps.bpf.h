@@ -89,26 +89,33 @@ static __always_inline __u64 ancestor(struct __sk_buff *skb, int level) {
         return skb ? bpf_skb_ancestor_cgroup_id(skb, level) : bpf_get_current_ancestor_cgroup_id(level);
 }
 
-/* The id of the run's slice, the child of anchorhold-runs.slice; 0 if that is not known. How deep it lies is looked for once. */
-static __always_inline __u64 run_cgroup(struct __sk_buff *skb) {
+/* How deep anchorhold-runs.slice lies above the packet's socket or the current task, if anchor-fence named it; else -1. It is looked for once. */
+static __always_inline int slice_level(struct __sk_buff *skb) {
         struct fence_place *p;
         __u32 zero = 0;
         int level;
 
         p = bpf_map_lookup_elem(&place, &zero);
         if (!p || p->cgroup_id == 0)
-                return 0;
+                return -1;
 
         level = p->level & (MAX_LEVEL - 1);
         if (ancestor(skb, level) == p->cgroup_id)
-                return ancestor(skb, level + 1);
+                return level;
 
         for (level = 0; level < MAX_LEVEL; level++)
                 if (ancestor(skb, level) == p->cgroup_id) {
                         p->level = level;
-                        return ancestor(skb, level + 1);
+                        return level;
                 }
-        return 0;
+        return -1;
+}
+
+/* The id of the run's slice, the child of anchorhold-runs.slice; 0 if that is not known. */
+static __always_inline __u64 run_cgroup(struct __sk_buff *skb) {
+        int level = slice_level(skb);
+
+        return level < 0 ? 0 : ancestor(skb, level + 1);
 }
 
 static __always_inline void count_for_run(__u64 run, __u32 v) {

@@ -27,8 +27,10 @@ int main(int argc, char *argv[]) {
         }
 
         r = fence_load(check, &n_pinned, &reason);
+        if (r >= 0 && !check)
+                r = fence_forget_slice(&reason);
         if (r >= 0 && check)
-                r = fence_check_slice(false, &reason);
+                r = fence_check_slice(&reason);
         if (r >= 0 && check)
                 r = uplink_check(&reason);
         if (r < 0) {

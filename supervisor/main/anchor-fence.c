@@ -3,8 +3,8 @@
 /*
  * First step of each unit of a run (ExecStartPre=+): is this cgroup fenced? systemd starts a unit even
  * if a program of BPFProgram= is missing, so something has to look: at the programs, as root, and by
- * trying; and has the warden, which looks at the devices as well, found all of it so? Two hooks systemd does not know: those are attached here, to the slice, before it looks. It fails closed; the
- * unit then does not start.
+ * trying; and has the warden, which looks at the devices as well, found all of it so? The full layer, which systemd has no part in, is attached
+ * here, to the slice, before it looks. It fails closed; the unit then does not start.
  */
 
 #include <errno.h>
@@ -27,7 +27,7 @@ int main(int argc, char *argv[]) {
         }
 
         if (geteuid() == 0) {
-                r = fence_attach_rest(&reason);
+                r = fence_attach_full(&reason);
                 if (r >= 0)
                         r = fence_check_attached(&reason);
                 if (r >= 0)

@@ -1,17 +1,16 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 
 /*
- * Runs once at boot as root, before anchorhold-runs.slice may start: systemd attaches what is pinned
- * here to that slice's cgroup. Two trees, so that egressd, which may write grants, cannot even see
- * a program:
+ * Runs once at boot as root, before anchorhold-runs.slice may start: systemd (the floor) and anchor-fence (the full layer) attach what is
+ * pinned here to that slice's cgroup. Two trees, so that egressd, which may write grants, cannot even see a program:
  *
  *   /run/anchorhold/maps             a bpffs of its own; grants, live, heartbeat; root:anchor-egress 0660; checked 0640
  *   /sys/fs/bpf/anchorhold/{prog,maps}   root only; programs, and the maps that only they use
  *
  * Maps are the state of connections that may be under way, so they are never replaced: if a new build
  * has another layout, loading fails until the host is booted anew (an update of the image is a reboot anyway).
- * Programs have no state; a pin that is missing or older is renamed into place. systemd keeps the old
- * one attached until the slice is started anew, anchor-fence sees that difference, and no unit of a run starts until then.
+ * Programs have no state; a pin that is missing or older is renamed into place. systemd keeps an old floor
+ * attached until the slice is started anew, anchor-fence sees that difference, and no unit of a run starts until then.
  */
 
 #include <bpf/bpf.h>
@@ -41,18 +40,27 @@ static inline struct fence *skeleton_free(struct fence *f) {
 DEFINE_CLEANUP(struct fence *, skeleton_free)
 
 const FenceHook fence_hooks[FENCE_N_HOOKS] = {
-        { "connect4",     BPF_CGROUP_INET4_CONNECT,     FENCE_BY_SYSTEMD },
-        { "connect6",     BPF_CGROUP_INET6_CONNECT,     FENCE_BY_SYSTEMD },
-        { "sendmsg4",     BPF_CGROUP_UDP4_SENDMSG,      FENCE_BY_SYSTEMD },
-        { "sendmsg6",     BPF_CGROUP_UDP6_SENDMSG,      FENCE_BY_SYSTEMD },
-        { "bind4",        BPF_CGROUP_INET4_BIND,        FENCE_BY_SYSTEMD },
-        { "bind6",        BPF_CGROUP_INET6_BIND,        FENCE_BY_SYSTEMD },
-        { "sock_create",  BPF_CGROUP_INET_SOCK_CREATE,  FENCE_BY_SYSTEMD },
-        { "setsockopt",   BPF_CGROUP_SETSOCKOPT,        FENCE_BY_SYSTEMD },
-        { "egress",       BPF_CGROUP_INET_EGRESS,       FENCE_BY_SYSTEMD },
-        { "connect_unix", BPF_CGROUP_UNIX_CONNECT,      FENCE_BY_FENCE   },
-        { "sendmsg_unix", BPF_CGROUP_UNIX_SENDMSG,      FENCE_BY_FENCE   },
-        { "uplink",       BPF_TCX_EGRESS,               FENCE_AT_UPLINK  },
+        { "floor_connect4",    BPF_CGROUP_INET4_CONNECT,    FENCE_FLOOR     },
+        { "floor_connect6",    BPF_CGROUP_INET6_CONNECT,    FENCE_FLOOR     },
+        { "floor_sendmsg4",    BPF_CGROUP_UDP4_SENDMSG,     FENCE_FLOOR     },
+        { "floor_sendmsg6",    BPF_CGROUP_UDP6_SENDMSG,     FENCE_FLOOR     },
+        { "floor_bind4",       BPF_CGROUP_INET4_BIND,       FENCE_FLOOR     },
+        { "floor_bind6",       BPF_CGROUP_INET6_BIND,       FENCE_FLOOR     },
+        { "floor_sock_create", BPF_CGROUP_INET_SOCK_CREATE, FENCE_FLOOR     },
+        { "floor_setsockopt",  BPF_CGROUP_SETSOCKOPT,       FENCE_FLOOR     },
+        { "floor_egress",      BPF_CGROUP_INET_EGRESS,      FENCE_FLOOR     },
+        { "connect4",          BPF_CGROUP_INET4_CONNECT,    FENCE_FULL      },
+        { "connect6",          BPF_CGROUP_INET6_CONNECT,    FENCE_FULL      },
+        { "sendmsg4",          BPF_CGROUP_UDP4_SENDMSG,     FENCE_FULL      },
+        { "sendmsg6",          BPF_CGROUP_UDP6_SENDMSG,     FENCE_FULL      },
+        { "bind4",             BPF_CGROUP_INET4_BIND,       FENCE_FULL      },
+        { "bind6",             BPF_CGROUP_INET6_BIND,       FENCE_FULL      },
+        { "sock_create",       BPF_CGROUP_INET_SOCK_CREATE, FENCE_FULL      },
+        { "setsockopt",        BPF_CGROUP_SETSOCKOPT,       FENCE_FULL      },
+        { "egress",            BPF_CGROUP_INET_EGRESS,      FENCE_FULL      },
+        { "connect_unix",      BPF_CGROUP_UNIX_CONNECT,     FENCE_FULL      },
+        { "sendmsg_unix",      BPF_CGROUP_UNIX_SENDMSG,     FENCE_FULL      },
+        { "uplink",            BPF_TCX_EGRESS,              FENCE_AT_UPLINK },
 };
 
 int fence_identify(int prog_fd, FenceIdentity *ret) {
@@ -70,6 +78,7 @@ int fence_identify(int prog_fd, FenceIdentity *ret) {
                 return -E2BIG;
 
         memcpy(id.tag, info.tag, sizeof(id.tag));
+        memcpy(id.name, info.name, sizeof(id.name));
         id.n_maps = info.nr_map_ids;
         *ret = id;
         return 0;
@@ -319,4 +328,14 @@ int fence_load(bool check, unsigned *ret_pinned, char **ret_reason) {
 
         *ret_pinned = n_pinned;
         return 0;
+}
+
+int fence_forget_slice(char **ret_reason) {
+        _cleanup_fd_ int fd = bpf_obj_get(FENCE_PRIVATE_DIR "/place");
+        struct fence_place nowhere = {};
+        uint32_t zero = 0;
+        int r;
+
+        r = fd < 0 ? fd : bpf_map_update_elem(fd, &zero, &nowhere, BPF_ANY);
+        return r < 0 ? fail(ret_reason, r, "cannot write map place") : 0;
 }

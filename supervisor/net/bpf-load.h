@@ -8,23 +8,24 @@
 #include <stdint.h>
 
 typedef enum FencePlace {
-        FENCE_BY_SYSTEMD, /* BPFProgram= of anchorhold-runs.slice */
-        FENCE_BY_FENCE,   /* systemd has no word for it: anchor-fence attaches it to that slice */
-        FENCE_AT_UPLINK,  /* at every device of the host: anchor-warden */
+        FENCE_FLOOR,     /* BPFProgram= of anchorhold-runs.slice: systemd attaches it, and takes it off at each daemon-reload */
+        FENCE_FULL,      /* anchor-fence attaches it to that slice, and nobody takes it off */
+        FENCE_AT_UPLINK, /* at every device of the host: anchor-warden */
 } FencePlace;
 
 typedef struct FenceHook {
-        const char *name; /* of the program, its pin, and the word in BPFProgram= */
+        const char *name; /* of the program and its pin */
         enum bpf_attach_type type;
         FencePlace place;
 } FenceHook;
 
-#define FENCE_N_HOOKS 12
+#define FENCE_N_HOOKS 21
 extern const FenceHook fence_hooks[FENCE_N_HOOKS];
 
 /* The instructions and the maps that they work on. */
 #define FENCE_MAX_MAPS 16
 typedef struct FenceIdentity {
+        char name[BPF_OBJ_NAME_LEN]; /* as the kernel cuts it; of no account when two are compared */
         uint8_t tag[BPF_TAG_SIZE];
         uint32_t n_maps;
         uint32_t maps[FENCE_MAX_MAPS];
@@ -46,3 +47,7 @@ bool fence_identity_equal(const FenceIdentity *a, const FenceIdentity *b);
  * anew. On failure *ret_reason is the caller's, for the log.
  */
 int fence_load(bool check, unsigned *ret_pinned, char **ret_reason);
+
+/* Lets the floor deny everything until somebody has looked after the slice anew (fence_prepare_slice()): after loading, so that what was taken off
+ * comes back, and other programs take the place of older ones. */
+int fence_forget_slice(char **ret_reason);

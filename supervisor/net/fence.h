@@ -18,14 +18,14 @@ int fence_self_test(const char **ret_what);
 int fence_require(void);
 
 /*
- * For root: puts those pinned programs that systemd has no word for (BPFProgram=) in force on the cgroup of
- * anchorhold-runs.slice, if this process is below it and they are not in force yet. They go with that cgroup, so the first
- * process of each unit of a run does this. 0, also outside of the slice, or negative errno and the reason in *ret_reason (the caller's).
+ * For root: puts the pinned programs of the full layer in force on the cgroup of anchorhold-runs.slice, if this process is below it and that
+ * cgroup is new. They go with it, so the first process of each unit of a run does this; until then the floor denies everything. Waits up to
+ * FENCE_FLOOR_GRACE_USEC for a floor that is missing there. 0, also outside of the slice, or negative errno and the reason in *ret_reason (the caller's).
  */
-int fence_attach_rest(char **ret_reason);
+int fence_attach_full(char **ret_reason);
 
 /*
- * For root: are the pinned programs there, and are exactly those in force on this process's own
+ * For root: are the pinned programs there, and is the full layer in force on this process's own
  * cgroup, with the pinned maps? 0, or negative errno and the reason in *ret_reason (the caller's).
  */
 int fence_check_attached(char **ret_reason);

@@ -26,5 +26,5 @@ LIB_SRCS += \
 
 PROGRAMS += anchor-bpf anchor-check anchor-fence anchor-net anchor-netlog anchor-probe anchor-warden
 
-UNIT_TESTS += test-check test-fence-address test-fence-kernel test-grant-map test-host-units test-netlog test-run-net
+UNIT_TESTS += test-check test-fence-address test-fence-connect test-fence-layers test-fence-sockets test-fence-uplink test-grant-map test-host-units test-netlog test-run-net
 FUZZERS += fuzz-netlog

@@ -3,13 +3,14 @@
 /*
  * anchor-warden: is the whole fence in force, now and two seconds from now?
  *
- * The programs are pinned by anchor-bpf and attached by systemd, and root can take any of it away. So every two seconds this
+ * The programs are pinned by anchor-bpf and attached by systemd and anchor-fence, and root can take any of it away. So every two seconds this
  * asks the kernel: are the pins those of the start, are they in force on anchorhold-runs.slice if that is there, and at each of
  * the host's devices? Only if all of it is so, it writes the time into the map `checked`. The programs let nothing pass when that is
  * ten seconds old, each of them: whichever is taken away, the others shut. Nothing is put back here: that somebody
  * took it away is worth a look, and restarting anchor-bpf.service puts it back.
  *
- * What is new is no loss: a device that appears gets its program, a slice that was made anew the two programs that systemd has no word for.
+ * What is new is no loss: a device that appears gets its program, a slice that was made anew the full layer. If such a slice has processes and no floor,
+ * that is a loss after two seconds; below a full layer nobody needs the floor (fence-inspect.c says why).
  *
  * It also keeps the list of strict mode (strict.c).
  *
@@ -39,6 +40,7 @@
 #include "util/text.h"
 
 #define TICK_USEC (2 * 1000 * 1000ULL)
+#define FLOOR_TICK_USEC (100 * 1000ULL) /* while the floor is missed */
 #define FAILURES_TO_SAY_SO 2
 
 struct Warden {
@@ -49,6 +51,7 @@ struct Warden {
         Strict *strict;                /* owned */
         FenceIdentity expected[FENCE_N_HOOKS];
         unsigned n_failures;
+        uint64_t floor_missing_usec; /* since when, CLOCK_BOOTTIME; 0: it is not missed */
         bool lost;
         char *said; /* owned; what is in WARDEN_STATE */
 };
@@ -68,6 +71,25 @@ static int check_pins(Warden *w, char **ret_reason) {
         return 0;
 }
 
+/* A missing floor is an error only when that has lasted. */
+static int check_slice(Warden *w, char **ret_reason) {
+        uint64_t now = time_boottime();
+        int r;
+
+        r = fence_watch_slice(ret_reason);
+        if (r != FENCE_E_NO_FLOOR) {
+                w->floor_missing_usec = 0;
+                return r;
+        }
+
+        if (w->floor_missing_usec == 0)
+                w->floor_missing_usec = now;
+        if (now - w->floor_missing_usec >= FENCE_FLOOR_GRACE_USEC)
+                return -ENOTRECOVERABLE;
+        free(TAKE_PTR(*ret_reason));
+        return 0;
+}
+
 static int check_all(Warden *w, char **ret_reason) {
         size_t n_attached;
         int r;
@@ -81,7 +103,7 @@ static int check_all(Warden *w, char **ret_reason) {
         r = check_pins(w, ret_reason);
         if (r < 0)
                 return r;
-        r = fence_check_slice(true, ret_reason);
+        r = check_slice(w, ret_reason);
         if (r < 0)
                 return r;
         r = strict_settle(w->strict, ret_reason);
@@ -157,7 +179,7 @@ static int on_timer(sd_event_source *s, uint64_t usec, void *userdata) {
 
         (void) look(w, false);
 
-        r = sd_event_source_set_time_relative(s, TICK_USEC);
+        r = sd_event_source_set_time_relative(s, w->floor_missing_usec > 0 && !w->lost ? FLOOR_TICK_USEC : TICK_USEC);
         if (r >= 0)
                 r = sd_event_source_set_enabled(s, SD_EVENT_ONESHOT);
         return r < 0 ? sd_event_exit(sd_event_source_get_event(s), r) : 0;

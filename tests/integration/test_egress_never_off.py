@@ -63,6 +63,7 @@ def fence_reason(host):
 # what is taken away, how, and what must be named
 FENCE = {
     "pin missing": (lambda host: remove_pin(host, "sendmsg4"), "prog/sendmsg4"),
+    "pin of the floor missing": (lambda host: remove_pin(host, "floor_egress"), "prog/floor_egress"),
     "another program pinned": (lambda host: replace_pin(host, "connect6", "bind6"), "prog/connect6"),
     "program detached from the slice": (lambda host: detach(host, "egress", "egress"), "egress"),
     "program detached from the devices": (detach_uplink, "uplink"),

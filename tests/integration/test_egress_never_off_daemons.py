@@ -18,9 +18,7 @@ def stop(host, name):
 
 
 def sleep_instead(host, name):
-    """The program of a service is another one, which answers nothing. (No drop-in: systemd takes the slice's programs off
-    for a moment when it reads its units anew, see docs/operate.md, and the agreement check would end the run.)
-    """
+    """The program of a service is another one, which answers nothing."""
     program = f"/usr/libexec/anchorhold/{name}"
     host.write("/run/sleep-instead", "#!/bin/sh\nexec sleep infinity\n")
     host.run(f"chmod 755 /run/sleep-instead; mount --bind /run/sleep-instead {program}")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The fence and a run's namespace on the booted image, under real systemd units.
 
-What packets meet in the kernel is tested by tests/unit/test-fence-kernel.c and test-run-net.c; here is what
+What packets meet in the kernel is tested by tests/unit/test-fence-*.c and test-run-net.c; here is what
 only an image has: slices, units, audit, and nothing left behind.
 """
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 
 /* Sharing, releasing and adopting grants, with the kernel's maps played by arrays: this program's own
- * bpf_*() take the place of libbpf's. test-fence-kernel.c has the real ones. */
+ * bpf_*() take the place of libbpf's. test-fence-connect.c has the real ones. */
 
 #include <arpa/inet.h>
 #include <bpf/bpf.h>

@@ -60,7 +60,7 @@ static int group_setup(void **state) {
 
         must(unshare(CLONE_NEWNS | CLONE_NEWNET));
         if (mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0)
-                assert_int_equal(errno, EINVAL); /* a chroot, see test-fence-kernel.c */
+                assert_int_equal(errno, EINVAL); /* a chroot, see fence-world.h */
         must(mount("tmpfs", "/run", "tmpfs", 0, NULL));
         must(mkdir("/run/anchorhold", 0755));
         must(mkdir("/run/anchorhold/run", 0755));
