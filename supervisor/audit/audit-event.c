@@ -66,7 +66,7 @@ static const AuditEvent events[] = {
         { "conn.open", PEER_PROXY | PEER_INJECT, AUDIT_NEEDS_RUN, LOG_INFO, "48f3d3835c8a44589ee156509bd54e32",
           "Run {run} opened a connection to {name}:{port}[, {verdict}]" },
         { "conn.close", PEER_EGRESSD | PEER_PROXY | PEER_INJECT, AUDIT_NEEDS_RUN, LOG_INFO, "3b3637a4ee6a489d813448f8098710af",
-          "Run {run} closed a connection[ to {name}][:{port}][, {bytes_in} bytes in][, {bytes_out} out][: {reason}]" },
+          "Run {run} closed a connection[ to {name}][:{port}][, {bytes_in} bytes in][, {bytes_out} out][: {reason}][ (×{count})]" },
         { "conn.deny", PEER_PROXY | PEER_INJECT | PEER_NETLOG, AUDIT_NEEDS_RUN, LOG_NOTICE, "903503554da64fbcba4b7ea34092a86d",
           "Run {run} was denied a connection[ to {name}][:{port}][: {reason}][ (×{count})]" },
         { "model.call", PEER_INJECT, AUDIT_NEEDS_RUN, LOG_INFO, "66920dc6ac4e4c1cb0949d2574903767",

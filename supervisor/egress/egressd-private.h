@@ -82,8 +82,8 @@ int egressd_watch(Egressd *e, IpcCall *call);
 void egressd_watchers_done(Egressd *e);
 /* Tells the grant's owner that it is revoked, closes it in the kernel unless others share the destination, records and forgets it. */
 void egressd_cut(Egressd *e, EgressGrant *g, const char *reason);
-/* Takes the grants of a run (those of one cgroup, unless it is 0) out of the map, tells their owners, forgets them. */
-void egressd_revoke(Egressd *e, EgressRun *run, uint64_t cgroup);
+/* Takes the grants of a run (those of one cgroup, unless it is 0) out of the map, tells their owners, records the end of each, forgets them. */
+void egressd_revoke(Egressd *e, EgressRun *run, uint64_t cgroup, const char *reason);
 
 /* egressd-turns.c: runs what a run asks when it is that run's turn. The value is an IpcHandler's. */
 int egressd_take_turn(Egressd *e, IpcCall *call, json_t *params, IpcHandler handler);

@@ -96,7 +96,7 @@ static void on_registered(int r, void *userdata) {
         if (r < 0) {
                 /* Not recorded, so it did not happen. */
                 egressd_requests_cancel(g->egressd, run);
-                egressd_revoke(g->egressd, run, 0);
+                egressd_revoke(g->egressd, run, 0, "not-registered");
                 egress_state_release(g->egressd->state, run);
                 ipc_waiters_refuse(&g->calls, "Unavailable", "the audit log did not take the registration");
                 return;
@@ -343,7 +343,7 @@ int egressd_on_release(IpcCall *call, json_t *params, void *userdata) {
 
         egressd_turns_forget(e, run);
         egressd_requests_cancel(e, run);
-        egressd_revoke(e, run, 0);
+        egressd_revoke(e, run, 0, "released");
         denials_flush(e->denials, run->id);
         (void) egressd_record(e, run, "egress.released", ipc_call_peer(call)->unit,
                               json_pack("{s:I, s:I, s:o, s:I}", "names", (json_int_t) egress_run_count_names(run), "records", (json_int_t) run->n_records,

@@ -10,12 +10,16 @@
  */
 
 #include <errno.h>
+#include <string.h>
 
 #include "egress/egressd-private.h"
 #include "util/json.h"
 #include "util/log.h"
 
-enum { WATCHERS_MAX = 1024 };
+enum {
+        WATCHERS_MAX = 1024,
+        ENDS_IN_RECORD_MAX = 1024, /* ids in one record beside the first: 20 KB at most */
+};
 
 struct Watcher {
         Watcher *next;   /* owned */
@@ -112,23 +116,61 @@ void egressd_cut(Egressd *e, EgressGrant *g, const char *reason) {
         egress_run_remove_grant(e->state, g);
 }
 
-void egressd_revoke(Egressd *e, EgressRun *run, uint64_t cgroup) {
+/* Does the end of the two make one record? */
+static bool end_alike(const EgressGrant *a, const EgressGrant *b) {
+        return a->cgroup == b->cgroup && a->port == b->port && strcmp(a->name, b->name) == 0 && strcmp(a->rule, b->rule) == 0;
+}
+
+/* One record for `first` and those behind it that are like it, with their ids: a run that leaves with thousands of connections must not keep
+ * the audit log from others. Those behind it are forgotten. */
+static void record_end(Egressd *e, EgressRun *run, const EgressGrant *first, const char *reason) {
+        _cleanup_json_ json_t *others = json_array();
+        json_t *data;
+        int r;
+
+        for (EgressGrant *g = first->next, *next; g && json_array_size(others) < ENDS_IN_RECORD_MAX; g = next) {
+                next = g->next;
+                if (!end_alike(first, g))
+                        continue;
+                (void) json_array_append_new(others, json_integer((json_int_t) g->id));
+                tell_revoked(e, g);
+                egress_run_remove_grant(e->state, g);
+        }
+
+        data = json_pack("{s:I, s:s, s:i, s:s, s:s}", "grant", (json_int_t) first->id, "name", first->name, "port", first->port, "rule", first->rule,
+                         "reason", reason);
+        if (data && json_array_size(others) > 0) {
+                (void) json_object_set_new(data, "count", json_integer((json_int_t) json_array_size(others) + 1));
+                (void) json_object_set(data, "others", others);
+        }
+        r = egressd_record(e, run, "conn.close", first->unit, data, NULL, NULL);
+        if (r < 0)
+                log_warning_errno(r, "run %s: the end of connections to %s could not be recorded", run->id, first->name);
+}
+
+void egressd_revoke(Egressd *e, EgressRun *run, uint64_t cgroup, const char *reason) {
+        EgressGrant *g = run->grants;
+
         drop_dead_watchers(e);
 
-        for (EgressGrant *g = run->grants, *next; g; g = next) {
-                uint64_t owner = g->cgroup;
+        while (g) {
+                EgressGrant *next;
                 int r;
 
-                next = g->next;
-                if (cgroup != 0 && owner != cgroup)
+                if (cgroup != 0 && g->cgroup != cgroup) {
+                        g = g->next;
                         continue;
+                }
 
-                r = grant_map_revoke_cgroup(e->map, owner);
+                r = grant_map_revoke_cgroup(e->map, g->cgroup);
                 if (r < 0)
                         log_error_errno(r, "run %s: the grants of %s cannot be revoked; they end with its cgroup", run->id, g->unit);
 
                 tell_revoked(e, g);
+                record_end(e, run, g, reason);
+                next = g->next; /* after those behind it were forgotten */
                 egress_run_remove_grant(e->state, g);
+                g = next;
         }
 }
 
@@ -154,7 +196,7 @@ static void revoke_unwatched(Egressd *e) {
                                 orphan = g->cgroup;
                 }
                 if (orphan) /* others, if there are any, at the next beat */
-                        egressd_revoke(e, run, orphan);
+                        egressd_revoke(e, run, orphan, "unwatched");
         }
 }
 
@@ -164,7 +206,7 @@ static void watch_budgets(Egressd *e) {
                 egress_state_save_records(e->state, run);
                 if (run->grants && egressd_over_budget(run)) {
                         log_warning("run %s: has written %d records, and loses its connections", run->id, EGRESSD_RECORDS_MAX);
-                        egressd_revoke(e, run, 0);
+                        egressd_revoke(e, run, 0, "over-budget");
                 }
         }
 }

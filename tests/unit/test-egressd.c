@@ -672,6 +672,7 @@ static void on_watched(IpcClient *c, const char *error, json_t *params, bool mor
 static void test_release(void **state) {
         _cleanup_free_ char *good = NULL, *new = NULL;
         World *w = *state;
+        const char *closed;
         json_int_t grant;
 
         register_run(w, RUN);
@@ -681,12 +682,19 @@ static void test_release(void **state) {
         good = resolve(w, "good.example.org");
         connect_tls(w, good, "good.example.org");
         grant = json_integer_value(json_object_get(w->answer, "grant"));
+        connect_tls(w, good, "good.example.org"); /* once more to the same */
         assert_int_equal(n_granted(), 1);
+        assert_null(strstr(w->auditd.records, "conn.close"));
 
         call(w, "Release", json_pack("{s:s}", "run", RUN));
         assert_null(w->error);
         assert_int_equal(n_granted(), 0);
-        UNTIL(w->event, w->revoked == grant);
+        UNTIL(w->event, w->revoked == grant && strstr(w->auditd.records, "egress.released"));
+        closed = strstr(w->auditd.records, "conn.close");
+        assert_non_null(closed);
+        assert_null(strstr(closed + 1, "conn.close")); /* one record for the two */
+        assert_non_null(strstr(w->auditd.records, "\"reason\":\"released\""));
+        assert_non_null(strstr(w->auditd.records, "\"count\":2"));
         connect_tls(w, good, "good.example.org");
         assert_string_equal(get(w, "verdict"), "deny");
         call(w, "Release", json_pack("{s:s}", "run", RUN));
