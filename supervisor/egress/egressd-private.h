@@ -57,6 +57,7 @@ struct Egressd {
         size_t n_networks;
         AddressRange nat64[EGRESSD_NAT64_MAX]; /* named in host.json */
         size_t n_nat64;
+        bool nat64_too_many;        /* what the resolvers named last time */
         bool nat64_named;           /* it has the list, be it empty: what the network does not say is no reason to refuse */
         Registration *registrations;/* owned; egressd-register.c */
         Watcher *watchers;          /* owned; egressd-watch.c */

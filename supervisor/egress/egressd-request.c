@@ -355,11 +355,19 @@ static void request_grant(EgressRequest *q, const AddressRange *nat64, size_t n_
         request_record(q);
 }
 
+/* Said once until it is otherwise: a guest may ask as often as it likes. */
+static void note_too_many(Egressd *e, bool too_many) {
+        if (too_many && !e->nat64_too_many)
+                log_warning(NAT64_NAME " names more than %d prefixes or addresses: no name's IPv6 addresses are used", NAT64_PREFIXES_MAX - 1);
+        e->nat64_too_many = too_many;
+}
+
 /* Whoever resolves names here may hand out IPv6 addresses that end in IPv4 (DNS64): NAT64_NAME says which (RFC 7050). */
 static void request_on_nat64(int r, const Address *addresses, size_t n, void *userdata) {
         AddressRange prefixes[EGRESSD_NAT64_MAX + NAT64_PREFIXES_MAX];
         EgressRequest *q = userdata;
-        size_t n_prefixes = q->egressd->n_nat64;
+        size_t n_named = q->egressd->n_nat64, n_found = 0;
+        bool unknown = r < 0 && r != -ENOENT && !q->egressd->nat64_named, too_many = false;
 
         q->query = NULL;
         if (q->overruled) {
@@ -368,13 +376,15 @@ static void request_on_nat64(int r, const Address *addresses, size_t n, void *us
         }
 
         memcpy(prefixes, q->egressd->nat64, sizeof(q->egressd->nat64));
-        if (r >= 0)
-                n_prefixes += nat64_find_prefixes(addresses, n, prefixes + n_prefixes);
-        else if (r != -ENOENT && !q->egressd->nat64_named) {
-                request_grant(q, NULL, 0);
-                return;
+        if (r >= 0) {
+                n_found = nat64_find_prefixes(addresses, n, prefixes + n_named);
+                too_many = n_found > NAT64_PREFIXES_MAX || n >= RESOLVER_ADDRESSES_MAX; /* which has no room for more */
+                note_too_many(q->egressd, too_many);
         }
-        request_grant(q, prefixes, n_prefixes);
+        if (unknown || too_many)
+                request_grant(q, NULL, 0); /* an address behind one that is not known would look like any other */
+        else
+                request_grant(q, prefixes, n_named + n_found);
 }
 
 static void request_on_resolved(int r, const Address *addresses, size_t n, void *userdata) {

@@ -72,8 +72,11 @@ size_t nat64_find_prefixes(const Address *addresses, size_t n, AddressRange ret[
                         if (addresses[i].family != AF_INET6 || !is_well_known(&v4))
                                 continue;
                         range = prefix_of(&addresses[i], layouts[k].prefix);
-                        if (n_found < NAT64_PREFIXES_MAX && !is_known(ret, n_found, &range))
-                                ret[n_found++] = range;
+                        if (is_known(ret, n_found, &range))
+                                continue;
+                        if (n_found == NAT64_PREFIXES_MAX)
+                                return NAT64_PREFIXES_MAX + 1;
+                        ret[n_found++] = range;
                 }
         return n_found;
 }

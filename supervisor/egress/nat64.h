@@ -18,5 +18,6 @@ bool nat64_is_length(unsigned prefix);
 /* The IPv4 address inside an address with such a prefix. False if `a` is not IPv6, or not below it. */
 bool nat64_extract(const Address *a, const AddressRange *prefix, Address *ret);
 
-/* The prefixes that the addresses of NAT64_NAME give away (RFC 7050, 3); how many. Where an address can be read in two ways, both count. */
+/* The prefixes that the addresses of NAT64_NAME give away (RFC 7050, 3); how many, or NAT64_PREFIXES_MAX + 1 if there are more than are returned. Where
+ * an address can be read in two ways, both count. */
 size_t nat64_find_prefixes(const Address *addresses, size_t n, AddressRange ret[static NAT64_PREFIXES_MAX]);

@@ -83,7 +83,10 @@ static void test_find_several(void **state) {
                 many[i] = pair[0];
                 many[i].bytes[5] = (uint8_t) i;
         }
-        assert_int_equal(nat64_find_prefixes(many, ELEMENTSOF(many), found), NAT64_PREFIXES_MAX);
+        assert_int_equal(nat64_find_prefixes(many, NAT64_PREFIXES_MAX, found), NAT64_PREFIXES_MAX);
+        many[NAT64_PREFIXES_MAX] = many[3]; /* one that was named before is none too many */
+        assert_int_equal(nat64_find_prefixes(many, NAT64_PREFIXES_MAX + 1, found), NAT64_PREFIXES_MAX);
+        assert_int_equal(nat64_find_prefixes(many, ELEMENTSOF(many), found), NAT64_PREFIXES_MAX + 1);
 }
 
 /* What is behind a prefix of this network is judged as what it is; the same address elsewhere is like any other. */
