@@ -7,7 +7,7 @@
  * than what holds now, and nobody decided that. So when the deployment is another one and the policy is as well, nothing is leased until an operator has
  * accepted it. An operator who changes files on a running host is followed without a question; an upgrade changes nothing, since it merges /etc.
  *
- * One row (level 4 of the schema). Whatever is decided is in it, with its audit event, in one transaction.
+ * One row (level 3 of the schema). Whatever is decided is in it, with its audit event, in one transaction.
  */
 
 #include <errno.h>

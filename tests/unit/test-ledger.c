@@ -619,7 +619,7 @@ static void test_file_of_another_version(void **state) {
 
         ledger_close(l);
         assert_return_code(db_open(&db, path), 0);
-        assert_return_code(db_exec(db, "DROP TABLE site; DELETE FROM addition WHERE level = 3; PRAGMA user_version = 3"), 0);
+        assert_return_code(db_exec(db, "DROP TABLE site; ALTER TABLE run DROP COLUMN told; DELETE FROM addition WHERE level > 2; PRAGMA user_version = 3"), 0);
         db_close(db);
 
         l = NULL;
