@@ -139,6 +139,7 @@ def test_minted(host, world, live):
     assert {e["token"] for e in log(world, path="/whoami")} <= {e["minted"] for e in minted(world)}      # no sentinel has arrived
 
 
+@pytest.mark.quiet
 def test_renewed_before_it_expires(world, live):
     """Twice, and no call fails meanwhile."""
     seen = len(live.lines)
