@@ -123,9 +123,13 @@ static OpenLog *log_open(Manager *m, const char *item) {
                 if (strcmp(l->item, item) == 0)
                         return l;
 
-        dir = store_open_item(m->store, item, true);
         l = calloc(1, sizeof(*l));
-        r = dir < 0 ? dir : !l ? -ENOMEM : event_log_open(&l->log, dir, STORE_EVENTS);
+        if (!l) {
+                log_oom();
+                return NULL;
+        }
+        dir = store_open_item(m->store, item, true);
+        r = dir < 0 ? dir : event_log_open(&l->log, dir, STORE_EVENTS);
         if (r < 0) {
                 log_error_errno(r, "%s: cannot open its events", item);
                 free(l);

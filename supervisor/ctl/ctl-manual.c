@@ -155,7 +155,7 @@ static void add_word(Page *p, const char *word, bool flag) {
 }
 
 static void add_tokens(Page *p, char **tokens, size_t n) {
-        const char *closers[TOKENS_MAX];
+        const char *closers[TOKENS_MAX] = {};
         size_t n_closers = 0, end = n;
         bool flag = false;
 
