@@ -23,8 +23,12 @@ def audited(tmp_path_factory):
     conftest.stop_boot(booted)
 
 
-def call(host, method, params, user=None, check=True, socket=SOCKET):
-    return host.run(["varlinkctl", "call", "--json=short", socket, f"io.anchorhold.Audit.{method}", json.dumps(params)], user=user, check=check)
+# This boot has no user of the group; one that it has becomes a member for as long as a command runs.
+OPERATOR = ["setpriv", "--reuid=mail", "--regid=mail", "--groups=anchorhold-operators"]
+
+
+def call(host, method, params, user=None, check=True, socket=SOCKET, prefix=()):
+    return host.run([*prefix, "varlinkctl", "call", "--json=short", socket, f"io.anchorhold.Audit.{method}", json.dumps(params)], user=user, check=check)
 
 
 def approve(host, text="fine", **more):
@@ -93,10 +97,10 @@ def test_who_may_write(audited):
     # a daemon may connect, and is then refused what is not its business; so are operators, at their own socket
     refused = call(audited, "Head", {}, user="anchor-egress", check=False)
     assert refused.returncode != 0 and "PermissionDenied" in refused.stderr + refused.stdout
-    refused = call(audited, "Append", {"event": "run.leased", "run": "r3k9x0a1b2c3d", "item": ITEM, "data": {}}, user="operator", check=False, socket=API)
+    refused = call(audited, "Append", {"event": "run.leased", "run": "r3k9x0a1b2c3d", "item": ITEM, "data": {}}, check=False, socket=API, prefix=OPERATOR)
     assert refused.returncode != 0 and "io.anchorhold.Audit.Denied" in refused.stderr + refused.stdout
-    assert call(audited, "Head", {}, user="operator", check=False).returncode != 0
-    assert json.loads(call(audited, "Head", {}, user="operator", socket=API).stdout)["seq"] > 0
+    assert call(audited, "Head", {}, check=False, prefix=OPERATOR).returncode != 0
+    assert json.loads(call(audited, "Head", {}, socket=API, prefix=OPERATOR).stdout)["seq"] > 0
     mode = audited.run("stat -c '%a %G' /run/systemd/journal.anchorhold/socket").stdout
     assert mode == "660 anchor-audit\n"
 
@@ -117,8 +121,9 @@ def test_who_may_take_up_connections(audited):
     audited.write("/run/hoard.pl", HOARD)
     hoards, held = [], []
     try:
-        for user, socket in (("mail", SOCKET), ("mail", API), ("anchor-egress", SOCKET), ("operator", API)):
-            hoards.append(audited.popen("ulimit -n 4096; exec perl /run/hoard.pl " + socket, user=user, stdout=-1, text=True))
+        for who, socket in (("--reuid=mail --regid=mail --clear-groups", SOCKET), ("--reuid=mail --regid=mail --clear-groups", API),
+                            ("--reuid=anchor-egress --regid=anchor-egress --init-groups", SOCKET), (" ".join(OPERATOR[1:]), API)):
+            hoards.append(audited.popen(f"ulimit -n 4096; exec setpriv {who} perl /run/hoard.pl {socket}", stdout=-1, text=True))
             held.append(int(hoards[-1].stdout.readline()))
         assert held[:2] == [0, 0] and min(held[2:]) > 64, held
         began = time.monotonic()
