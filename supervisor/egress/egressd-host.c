@@ -6,6 +6,7 @@
  * time (a link to /run/systemd/resolve/ is followed: the stub, 127.0.0.53, is a server like any other here).
  */
 
+#include <errno.h>
 #include <fcntl.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -88,15 +89,20 @@ static size_t read_ranges(const json_t *list, AddressRange *ret, size_t max) {
 }
 
 int egressd_read_host(Egressd *e) {
+        static const HostConfig nothing = {};
         _cleanup_(policy_freep) Policy *set = NULL;
+        _cleanup_free_ char *reason = NULL;
         const HostConfig *host;
         int r;
 
-        r = policy_load(&set, "", NULL, NULL);
-        if (r < 0)
+        /* this file alone: the policies, which may be large, are for a thread */
+        r = policy_load_host(&set, "", &reason);
+        if (r == -EINVAL)
+                log_warning("%s; no network is named, and resolvers are those of %s", reason, resolv_conf);
+        else if (r < 0)
                 return r;
 
-        host = policy_host(set);
+        host = set ? policy_host(set) : &nothing;
         configure_resolvers(e, host->resolvers);
 
         e->n_networks = read_ranges(host->networks, e->networks, EGRESSD_NETWORKS_MAX);
