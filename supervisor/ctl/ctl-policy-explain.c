@@ -55,6 +55,34 @@ static void print_rule(Ctl *ctl, const json_t *d) {
                 (void) fprintf(ctl->out, " added by: %s\n", who);
 }
 
+static void print_texts(Ctl *ctl, const json_t *texts) {
+        for (size_t i = 0; i < json_array_size(texts); i++) {
+                const char *text = json_string_value(json_array_get(texts, i));
+                _cleanup_free_ char *safe = text ? text_escape(text, strlen(text), false) : NULL;
+
+                (void) fprintf(ctl->out, "%s%s", i > 0 ? ", " : "", safe ?: "?");
+        }
+}
+
+/* What else is asked of a request by a rule about git. */
+static void print_git(Ctl *ctl, const json_t *git) {
+        const json_t *push = json_object_get(git, "push");
+
+        if (!git)
+                return;
+        (void) fprintf(ctl->out, "      git: %s%s%s", json_is_true(json_object_get(git, "fetch")) ? "fetch" : "no fetch", push ? ", push" : ", no push",
+                       json_is_true(json_object_get(git, "lfs")) ? ", LFS" : "");
+        if (push) {
+                _cleanup_free_ char *size = ctl_text(push, "max_pack", "-");
+
+                (void) fputs(" to ", ctl->out);
+                print_texts(ctl, json_object_get(push, "refs"));
+                (void) fprintf(ctl->out, "; %s, %s, packs up to %s", json_is_true(json_object_get(push, "delete")) ? "deletions" : "no deletions",
+                               json_is_true(json_object_get(push, "force")) ? "forced updates" : "no forced updates", size);
+        }
+        (void) fputc('\n', ctl->out);
+}
+
 /* d: what egress_decision_to_json() or egressd says, with the question and the digest. */
 static CtlExit print(Ctl *ctl, const json_t *d, bool none) {
         const char *verdict = ctl_string(d, "verdict") ?: "deny", *protocol = ctl_string(d, "protocol") ?: "raw";
@@ -80,6 +108,7 @@ static CtlExit print(Ctl *ctl, const json_t *d, bool none) {
                                inspected ? "inspected" : strcmp(protocol, "tls") == 0 ? "passed through, encrypted end to end" : "passed");
                 print_rule(ctl, d);
                 (void) fprintf(ctl->out, " protocol: %s\n", protocol);
+                print_git(ctl, json_object_get(d, "git"));
         }
         for (size_t i = 0; i < json_array_size(credentials); i++)
                 (void) fprintf(ctl->out, "%s%s", i == 0 ? "  secrets: " : ", ", json_string_value(json_array_get(credentials, i)));

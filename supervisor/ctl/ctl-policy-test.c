@@ -4,10 +4,11 @@
  * policy test FILE CASES: a table of questions to one egress policy, without a run. Each line of CASES is blank, a comment ("#"), or
  *
  *   VERDICT TARGET [METHOD]
- *   { "expect": VERDICT, "target": TARGET, "method": METHOD, "path": PATH, "rule": RULE, "reason": REASON }
+ *   { "expect": VERDICT, "target": TARGET, "method": METHOD, "path": PATH, "rule": RULE, "reason": REASON, "ref": REF, "change": CHANGE }
  *
  * VERDICT is "pass", "inspect", "deny", or "allow" for either of the first two; TARGET a URL or HOST:PORT. A URL without a METHOD asks for
- * GET; HOST:PORT without one asks for the connection. RULE and REASON are compared if they are there, RULE without the file ("allow/0").
+ * GET; HOST:PORT without one asks for the connection. REF asks for a push by git that makes this CHANGE ("create", which is meant if it is left out, "fast-forward", "force",
+ * "delete") to it; TARGET is what it is posted to then. RULE and REASON are compared if they are there, RULE without the file ("allow/0").
  */
 
 #include <errno.h>
@@ -15,6 +16,7 @@
 #include <string.h>
 
 #include "ctl/ctl-egress.h"
+#include "policy/policy-git.h"
 #include "util/io.h"
 #include "util/json.h"
 #include "util/text.h"
@@ -22,7 +24,8 @@
 enum { CASES_MAX_SIZE = 64 * 1024 * 1024 };
 
 typedef struct Case {
-        const char *expect, *target, *method, *path, *rule, *reason; /* borrowed */
+        const char *expect, *target, *method, *path, *rule, *reason, *ref; /* borrowed */
+        GitChange change;                                            /* to ref, if there is one */
         json_t *document;                                            /* ref; what they point to */
 } Case;
 
@@ -72,7 +75,8 @@ static const char *parse_words(char *line, Case *ret) {
 }
 
 static const char *parse_object(const char *line, Case *ret) {
-        static const char *const known[] = { "expect", "target", "method", "path", "rule", "reason", NULL };
+        static const char *const known[] = { "expect", "target", "method", "path", "rule", "reason", "ref", "change", NULL };
+        const char *change = NULL;
         JsonReader reader = {};
         Case c = {};
         bool failed;
@@ -91,11 +95,14 @@ static const char *parse_object(const char *line, Case *ret) {
         (void) json_read_string(&reader, c.document, "", "path", JSON_F_NULLABLE, &c.path);
         (void) json_read_string(&reader, c.document, "", "rule", JSON_F_NULLABLE, &c.rule);
         (void) json_read_string(&reader, c.document, "", "reason", JSON_F_NULLABLE, &c.reason);
-        failed = reader.failed;
+        (void) json_read_string(&reader, c.document, "", "ref", JSON_F_NULLABLE, &c.ref);
+        (void) json_read_string(&reader, c.document, "", "change", JSON_F_NULLABLE, &change);
+        failed = reader.failed || (change && (!c.ref || git_change_from_string(change, &c.change) < 0));
         json_reader_done(&reader);
         if (failed) {
                 json_unref(c.document);
-                return "must have \"expect\" and \"target\", and may have \"method\", \"path\", \"rule\" and \"reason\"";
+                return "must have \"expect\" and \"target\", and may have \"method\", \"path\", \"rule\", \"reason\", \"ref\" and \"change\" "
+                       "(create, fast-forward, force or delete)";
         }
 
         *ret = c;
@@ -116,6 +123,22 @@ static bool agrees(const Case *c, const EgressDecision *d) {
                (!c->reason || strcmp(c->reason, d->reason) == 0);
 }
 
+/* A push is denied by what inject would find, in a request that is allowed so far. */
+static void decide_ref(const Case *c, EgressDecision *d) {
+        _cleanup_json_ json_t *rule = NULL;
+        const char *reason = "git-protocol";
+
+        if (!c->ref || d->verdict == EGRESS_DENY)
+                return;
+        rule = d->git ? json_loads(d->git, 0, NULL) : NULL;
+        if (rule)
+                reason = git_rule_check_ref(rule, c->ref, c->change);
+        if (reason) {
+                d->verdict = EGRESS_DENY;
+                d->reason = reason;
+        }
+}
+
 /* One line of the table; what is wrong with it, or NULL. */
 static const char *run_case(Testing *t, unsigned line, const Case *c) {
         const char *wrong, *method, *path;
@@ -128,12 +151,13 @@ static const char *run_case(Testing *t, unsigned line, const Case *c) {
         wrong = ctl_target_parse(c->target, &target);
         if (wrong)
                 return wrong;
-        if (c->path && (target.http || !c->method))
+        if (c->path && (target.http || (!c->method && !c->ref)))
                 return target.http ? "has a path twice" : "has a path without a method";
 
-        method = c->method ?: target.http ? c->method ?: "GET" : NULL;
+        method = c->method ?: c->ref ? c->method ?: "POST" : target.http ? "GET" : NULL;
         path = target.http ? target.path : c->path ?: "/";
         egress_policy_decide(t->policy, target.name, target.port, method, method ? path : NULL, &d);
+        decide_ref(c, &d);
         fine = agrees(c, &d);
         t->n_cases++;
         t->n_wrong += !fine;

@@ -22,7 +22,7 @@ struct EgressRequest {
         IpcCall *call;        /* ref */
         EgressRun *run;       /* borrowed; requests are cancelled before it goes */
         char name[254];
-        char *rule;           /* owned: the policy outlives the request, but not its reload */
+        char *rule, *git;     /* owned: the policy outlives the request, but not its reload; the second may be NULL */
         uint16_t port;
         const char *protocol, *verdict; /* static */
         char *method, *path;  /* owned; for the record, may be NULL */
@@ -49,6 +49,7 @@ static EgressRequest *request_free(EgressRequest *q) {
         json_unref(q->addresses);
         json_unref(q->refused);
         free(q->rule);
+        free(q->git);
         free(q->method);
         free(q->path);
         free(q->asked_method);
@@ -106,9 +107,10 @@ static int request_new(EgressRequest **ret, Egressd *e, EgressRun *run, IpcCall 
         };
         strcpy(q->name, v->name);
         q->rule = strdup(v->rule);
+        q->git = v->decision.git ? strdup(v->decision.git) : NULL;
         q->method = question->method ? text_escape(question->method, strnlen(question->method, 32), false) : NULL;
         q->refused = json_object();
-        if (!q->rule || !q->refused || (question->method && !q->method) || copy_path(&q->path, question->path) < 0 ||
+        if (!q->rule || !q->refused || (v->decision.git && !q->git) || (question->method && !q->method) || copy_path(&q->path, question->path) < 0 ||
             copy_asked(q, question) < 0)
                 return -ENOMEM;
 
@@ -146,9 +148,9 @@ void egressd_requests_done(Egressd *e) {
 }
 
 int egressd_answer(IpcCall *call, const char *verdict, const char *reason, const char *rule, const char *name, const char *protocol,
-                  uint64_t grant, json_t *addresses) {
-        json_t *params = json_pack("{s:s, s:s, s:s, s:s, s:s*, s:O*}", "verdict", verdict, "reason", reason, "rule", rule, "name", name,
-                                   "protocol", protocol, "addresses", addresses);
+                  uint64_t grant, json_t *addresses, const char *git) {
+        json_t *params = json_pack("{s:s, s:s, s:s, s:s, s:s*, s:O*, s:o*}", "verdict", verdict, "reason", reason, "rule", rule, "name", name,
+                                   "protocol", protocol, "addresses", addresses, "git", git ? json_loads(git, 0, NULL) : NULL);
 
         if (params && grant > 0 && json_object_set_new(params, "grant", json_integer((json_int_t) grant)) < 0)
                 params = json_unref(params);
@@ -159,7 +161,7 @@ int egressd_answer(IpcCall *call, const char *verdict, const char *reason, const
 
 static void request_deny(EgressRequest *q, const char *reason, const char *detail) {
         egressd_deny(q->egressd, q->run, ipc_call_peer(q->call), "egress.deny", q->rule, q->name, q->port, reason, detail);
-        (void) egressd_answer(q->call, "deny", reason, q->rule, q->name, NULL, 0, NULL);
+        (void) egressd_answer(q->call, "deny", reason, q->rule, q->name, NULL, 0, NULL, NULL);
         (void) request_free(q);
 }
 
@@ -228,7 +230,7 @@ static void request_on_recorded(int r, void *userdata) {
                 return;
         }
 
-        (void) egressd_answer(q->call, q->verdict, "allowed", q->rule, q->name, NULL, q->grant_id, q->addresses);
+        (void) egressd_answer(q->call, q->verdict, "allowed", q->rule, q->name, NULL, q->grant_id, q->addresses, q->git);
         (void) request_free(q);
 }
 

@@ -12,6 +12,6 @@ int request_begin(Egressd *e, EgressRun *run, IpcCall *call, const Question *que
  * there already, "pass" for one more request on its connection. */
 int request_begin_recorded(Egressd *e, EgressRun *run, IpcCall *call, const Question *question, const Verdict *v, const char *verdict);
 
-/* The answer of Look and Connect. */
+/* The answer of Look and Connect. git: as in EgressDecision, may be NULL. */
 int egressd_answer(IpcCall *call, const char *verdict, const char *reason, const char *rule, const char *name, const char *protocol,
-                   uint64_t grant, json_t *addresses);
+                   uint64_t grant, json_t *addresses, const char *git);

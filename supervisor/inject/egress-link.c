@@ -168,6 +168,7 @@ static void link_on_answer(IpcClient *c, const char *error, json_t *params, bool
                 a.reason = text ? text : a.pass ? "allowed" : "no-rule";
                 text = json_string_value(json_object_get(params, "rule"));
                 a.rule = text ? text : "default";
+                a.git = json_object_get(params, "git");
         } else if (error)
                 log_warning("egressd did not decide: %s", error);
 

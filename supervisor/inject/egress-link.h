@@ -3,6 +3,7 @@
 
 /* inject's questions to egressd, and what egressd tells by itself. */
 
+#include <jansson.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <systemd/sd-event.h>
@@ -19,6 +20,7 @@ typedef struct EgressAnswer {
         int64_t grant;             /* 0: none */
         const char *addresses[EGRESS_ADDRESSES_MAX]; /* borrowed */
         size_t n_addresses;
+        const json_t *git;         /* borrowed likewise: what the rule says about git (policy-git.h); NULL: it is not about that */
 } EgressAnswer;
 
 /* No heartbeat for ten seconds: everything must be closed. */

@@ -29,6 +29,7 @@
 #include <string.h>
 
 #include "policy/policy-egress.h"
+#include "util/json.h"
 
 enum { PATH_UNKNOWN = INT_MAX }; /* longer than any path that a rule can have */
 
@@ -185,6 +186,7 @@ static void set_allow(EgressDecision *d, const Said *said, bool undecided) {
         set_rule(d, said->allow.rule, "allowed");
         d->verdict = inspect ? EGRESS_INSPECT : EGRESS_PASS;
         d->protocol = said->group->protocol;
+        d->git = said->allow.rule->git;
 }
 
 /* No permission matches, and no denial says why: the nearest reason. False if this set has none. */
@@ -238,6 +240,23 @@ static void decide(const EgressPolicy *p, const char *subject, uint16_t port, co
                 (void) set_nearest(ret, &live, q);
 }
 
+/* What a rule about git allows by path is further of its services alone; which refs a push may change, inject judges. */
+static void judge_git(const char *method, const char *path, EgressDecision *d) {
+        const char *git = TAKE_PTR(d->git), *reason = "git-protocol";
+        _cleanup_json_ json_t *rule = NULL;
+
+        if (!git || !method || d->verdict == EGRESS_DENY)
+                return;
+        rule = json_loads(git, 0, NULL);
+        if (rule)
+                reason = git_rule_check_service(rule, git_service_of(method, path, NULL, NULL));
+        if (reason) {
+                d->verdict = EGRESS_DENY;
+                d->reason = reason;
+        } else
+                d->git = git;
+}
+
 void egress_policy_decide(const EgressPolicy *p, const char *name, uint16_t port,
                           const char *method, const char *path, EgressDecision *ret) {
         Request q = { .method = method };
@@ -250,6 +269,7 @@ void egress_policy_decide(const EgressPolicy *p, const char *name, uint16_t port
                 q.path = &text;
         }
         decide(p, name, port, &q, ret);
+        judge_git(method, path ?: "", ret);
 }
 
 json_t *egress_decision_to_json(const EgressDecision *d) {
@@ -259,9 +279,9 @@ json_t *egress_decision_to_json(const EgressDecision *d) {
                 [EGRESS_INSPECT] = "inspect",
         };
 
-        return json_pack("{s:s, s:s, s:s, s:s, s:i, s:s*, s:s*}", "verdict", verdicts[d->verdict], "reason", d->reason, "rule", d->rule,
+        return json_pack("{s:s, s:s, s:s, s:s, s:i, s:s*, s:s*, s:o*}", "verdict", verdicts[d->verdict], "reason", d->reason, "rule", d->rule,
                          "file", d->file, "line", (int) d->line,
-                         "protocol", d->verdict == EGRESS_DENY ? NULL : egress_protocol_to_string(d->protocol), "who", d->who);
+                         "protocol", d->verdict == EGRESS_DENY ? NULL : egress_protocol_to_string(d->protocol), "who", d->who, "git", d->git ? json_loads(d->git, 0, NULL) : NULL);
 }
 
 /* ---- names ---- */

@@ -7,7 +7,7 @@
  *     "allow": [ { "name": "api.example.org" | "*.example.org",
  *                  "ports": [ 443, { "port": 8443, "protocol": "tls" | "http" | "raw" } ],
  *                  "tls": "pass" | "inspect",
- *                  "methods": [ "GET" ], "paths": [ "/v1/" ],
+ *                  "methods": [ "GET" ], "paths": [ "/v1/" ], "git": { see policy-git-rule.c },
  *                  "max_names": 64,
  *                  "description": TEXT },
  *                { "network": "10.20.0.0/16", "ports", "methods", "paths", "description" } ],
@@ -294,7 +294,7 @@ static void read_paths(const Node *rule, Reading *reading, EgressRule *r) {
 static void read_inspection(const Node *rule, EgressRule *r) {
         static const char *const choices[] = { "pass", "inspect", NULL };
         bool conditional = r->methods != EGRESS_ANY_METHOD || r->n_paths > 0;
-        const char *first = r->methods != EGRESS_ANY_METHOD ? "methods" : "paths", *tls = NULL;
+        const char *first = r->git ? "git" : r->methods != EGRESS_ANY_METHOD ? "methods" : "paths", *tls = NULL;
 
         if (!r->deny) {
                 (void) node_choice(rule, "tls", 0, choices, &tls);
@@ -304,7 +304,7 @@ static void read_inspection(const Node *rule, EgressRule *r) {
                 if (tls && r->n_ports > 0 && !egress_rule_carries(r, EGRESS_TLS))
                         node_fail_at(rule, "tls", "none of the rule's ports carries TLS");
                 if (tls && tls == choices[0] && conditional)
-                        node_fail_at(rule, "tls", "methods and paths can only be seen inside inspected TLS");
+                        node_fail_at(rule, "tls", "%s can only be seen inside inspected TLS", r->git ? "git" : "methods and paths");
         }
         if (r->subject == EGRESS_NETWORK && (tls == choices[1] || (conditional && (r->deny || egress_rule_carries(r, EGRESS_TLS)))))
                 node_fail_at(rule, tls == choices[1] ? "tls" : first, "TLS to a literal address cannot be inspected");
@@ -334,10 +334,10 @@ static void read_origin(const Node *rule, Reading *reading, EgressRule *r) {
 }
 
 static void read_rule(const Node *rule, Reading *reading, EgressRule *r) {
-        static const char *const known[2][2][12] = {
-                { { "description", "name", "network", "ports", "tls", "methods", "paths", "max_names", NULL },
+        static const char *const known[2][2][13] = {
+                { { "description", "name", "network", "ports", "tls", "methods", "paths", "git", "max_names", NULL },
                   { "description", "name", "network", "ports", "methods", "paths", NULL } },
-                { { "description", "name", "network", "ports", "tls", "methods", "paths", "max_names", "origin", NULL },
+                { { "description", "name", "network", "ports", "tls", "methods", "paths", "git", "max_names", "origin", NULL },
                   { "description", "name", "network", "ports", "methods", "paths", "origin", NULL } },
         };
         uint64_t max_names = NAMES_DEFAULT;
@@ -353,6 +353,7 @@ static void read_rule(const Node *rule, Reading *reading, EgressRule *r) {
         read_ports(rule, reading, r);
         read_methods(rule, reading, r);
         read_paths(rule, reading, r);
+        egress_read_git(rule, reading->set, r);
         read_inspection(rule, r);
         if (reading->source == EGRESS_FROM_FROZEN)
                 read_origin(rule, reading, r);

@@ -3,6 +3,7 @@
 
 /* What the files of compiled egress policy share: path patterns, rules, and the index that finds them. */
 
+#include "policy/policy-git.h"
 #include "policy/policy-internal.h"
 
 /* ---- paths (policy-path.c) ---- */
@@ -73,6 +74,7 @@ typedef struct EgressRule {
         uint64_t methods;      /* bits of the set's methods, or EGRESS_ANY_METHOD */
         PathPattern *paths;
         size_t n_paths;        /* 0: any path */
+        const char *git;       /* its "git" in full, as text (policy-git.h); methods and paths are made from it. NULL: it has none */
         unsigned max_names;    /* of a wildcard */
         unsigned line;         /* 0: unknown */
         const char *label;     /* "egress/anthropic.json#/allow/0", "live/1" */
@@ -172,6 +174,9 @@ const EgressGroup *egress_node_group(const EgressRules *s, const EgressNode *nod
 
 /* The language of the file that says the same. NULL when out of memory. */
 json_t *egress_rule_to_json(const EgressRules *s, const EgressRule *r, bool with_origin);
+
+/* A rule's "git": its methods and paths, and what is kept of it (policy-git-rule.c). */
+void egress_read_git(const Node *rule, EgressRules *set, EgressRule *r);
 
 bool egress_rule_carries(const EgressRule *r, EgressProtocol protocol);
 

@@ -51,6 +51,8 @@ static void write_rule(FILE *f, const EgressRules *s, const EgressRule *r) {
         for (size_t i = 0; i < r->n_paths; i++)
                 (void) fprintf(f, " %s", texts[i]);
 
+        if (r->git)
+                (void) fprintf(f, " git=%s", r->git);
         if (!r->deny)
                 (void) fprintf(f, " %s %u", r->inspect ? "inspect" : "pass", r->subject == EGRESS_WILDCARD ? r->max_names : 1);
         (void) fputc('\n', f);
@@ -123,8 +125,9 @@ json_t *egress_rule_to_json(const EgressRules *s, const EgressRule *r, bool with
         j = json_pack("{s:s}", r->subject == EGRESS_NETWORK ? "network" : "name", r->pattern);
         if (!j ||
             (r->n_ports > 0 && json_object_set_new(j, "ports", ports_to_json(r)) < 0) ||
-            (r->methods != EGRESS_ANY_METHOD && json_object_set_new(j, "methods", texts_to_json(s, r, false)) < 0) ||
-            (r->n_paths > 0 && json_object_set_new(j, "paths", texts_to_json(s, r, true)) < 0) ||
+            (r->git && json_object_set_new(j, "git", json_loads(r->git, 0, NULL)) < 0) ||
+            (!r->git && r->methods != EGRESS_ANY_METHOD && json_object_set_new(j, "methods", texts_to_json(s, r, false)) < 0) ||
+            (!r->git && r->n_paths > 0 && json_object_set_new(j, "paths", texts_to_json(s, r, true)) < 0) ||
             (!r->deny && egress_rule_carries(r, EGRESS_TLS) && json_object_set_new(j, "tls", json_string(r->inspect ? "inspect" : "pass")) < 0) ||
             (!r->deny && r->subject == EGRESS_WILDCARD && json_object_set_new(j, "max_names", json_integer(r->max_names)) < 0) ||
             (with_origin && json_object_set_new(j, "origin", json_pack("{s:s, s:s, s:i, s:s*}", "label", r->label, "file", r->file,

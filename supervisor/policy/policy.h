@@ -41,10 +41,11 @@ typedef struct EgressDecision {
         EgressVerdict verdict;
         EgressProtocol protocol;   /* what the port must carry */
         const char *rule;          /* borrowed: "egress/code-fix.json#/allow/0", "live/1", or "default" */
-        const char *reason;        /* static: "allowed", "no-rule", "denied-by-rule", "port", "protocol", "method", "path" */
+        const char *reason;        /* static: "allowed", "no-rule", "denied-by-rule", "port", "protocol", "method", "path", or one of policy-git.h */
         const char *file;          /* borrowed: where the rule stood when it was read; "" for a live one and for "default" */
         unsigned line;             /* 0: unknown */
         const char *who;           /* borrowed: who added a live rule; else NULL */
+        const char *git;           /* borrowed: of a request that is allowed by a rule with "git", the rest of what that says, as JSON (policy-git.h) */
 } EgressDecision;
 
 /* Lower case, no trailing dot, A-labels (ASCII only), LDH labels, 253 bytes. -EINVAL otherwise, also for what

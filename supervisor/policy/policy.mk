@@ -7,6 +7,7 @@ LIB_SRCS += supervisor/policy/policy-load.c \
             supervisor/policy/policy-egress.c \
             supervisor/policy/policy-egress-decide.c \
             supervisor/policy/policy-git.c \
+            supervisor/policy/policy-git-rule.c \
             supervisor/policy/policy-live.c \
             supervisor/policy/policy-name.c \
             supervisor/policy/policy-path.c \

@@ -156,6 +156,35 @@ static void test_explain(void **state) {
         assert_int_equal(CTL("policy", "explain", "raaaaaaaaaaaa", "a.example.org:443", "--verify"), CTL_USAGE);
 }
 
+/* Rules about git, as an operator sees them. */
+static void test_git(void **state) {
+        const char *policy = put("g.json", "{'allow': [{'name': 'git.example.org', 'ports': [443], 'git': {'repositories': ['team/app'], 'fetch': true,"
+                                           " 'push': {'refs': ['refs/heads/agent/*'], 'max_pack': '10M'}}}]}"),
+                   *fine = put("git", "inspect https://git.example.org/team/app/info/refs?service=git-upload-pack\n"
+                                      "deny https://git.example.org/team/other/info/refs?service=git-upload-pack\n"
+                                      "{'expect': 'allow', 'target': 'https://git.example.org/team/app.git/git-receive-pack', 'ref': 'refs/heads/agent/x'}\n"
+                                      "{'expect': 'allow', 'target': 'git.example.org:443', 'path': '/team/app/git-receive-pack', 'ref': 'refs/heads/agent/x', 'change': 'fast-forward'}\n"
+                                      "{'expect': 'deny', 'target': 'https://git.example.org/team/app/git-receive-pack', 'ref': 'refs/heads/agent/x', 'change': 'force', 'reason': 'git-force'}\n"
+                                      "{'expect': 'deny', 'target': 'https://git.example.org/team/app/git-receive-pack', 'ref': 'refs/heads/agent/x', 'change': 'delete', 'reason': 'git-delete'}\n"
+                                      "{'expect': 'deny', 'target': 'https://git.example.org/team/app/git-receive-pack', 'ref': 'refs/heads/main', 'reason': 'git-ref'}\n");
+        char root[128];
+
+        if (CTL("policy", "test", policy, fine) != CTL_OK)
+                fail_msg("%s%s", out, err);
+        assert_has(err, "7 cases, 0 differ");
+        assert_int_equal(CTL("policy", "test", policy, put("c", "{'expect': 'deny', 'target': 'https://a.example.org/x', 'ref': 'refs/heads/x', 'change': 'sideways'}\n")), CTL_USAGE);
+
+        (void) put("etc/anchorhold/policy/egress/anthropic.json",
+                   "{'allow': [{'name': 'git.example.org', 'ports': [443], 'git': {'repositories': ['team/app'], 'fetch': true,"
+                   " 'push': {'refs': ['refs/heads/agent/*'], 'max_pack': '10M'}}}, {'name': 'api.anthropic.com', 'ports': [443], 'tls': 'inspect'}]}");
+        (void) snprintf(root, sizeof(root), "--root=%s/", tree.root);
+        assert_int_equal(CTL("policy", "explain", root, "code-fix", "https://git.example.org/team/app/git-receive-pack", "--method=POST"), CTL_OK);
+        assert_has(out, "git: fetch, push to refs/heads/agent/*; no deletions, no forced updates, packs up to 10485760B");
+        assert_int_equal(CTL("policy", "explain", root, "code-fix", "https://git.example.org/team/app/info/refs"), CTL_REFUSED);
+        assert_has(out, "git-protocol");
+        assert_lacks(out, "no deletions");
+}
+
 static void test_check(void **state) {
         const char *good = put("one.json", "{'allow': [{'name': 'x.cloudfront.net', 'ports': [443]}]}"),
                    *bad = put("two.json", "{'allow': [\n{'name': 'a.example.org', 'ports': [443]},\n{'name': '*.com', 'ports': [443]}]}");
@@ -325,6 +354,7 @@ int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_targets),
                 cmocka_unit_test_setup_teardown(test_explain, setup, teardown),
+                cmocka_unit_test_setup_teardown(test_git, setup, teardown),
                 cmocka_unit_test_setup_teardown(test_check, setup, teardown),
                 cmocka_unit_test_setup_teardown(test_test, setup, teardown),
                 cmocka_unit_test_setup_teardown(test_import, setup, teardown),

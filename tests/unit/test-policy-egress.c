@@ -7,6 +7,8 @@
 #include <cmocka.h>
 
 #include "policy-tree.h"
+#include "policy/policy-git.h"
+#include "util/json.h"
 
 /* Loads one policy, ' for ". */
 static const EgressPolicy *load(Tree *t, const char *text) {
@@ -391,6 +393,104 @@ static void test_empty(void **state) {
         }
 }
 
+#define GIT_RULES                                                                                                                       \
+        "{'allow': [{'name': 'git.example.org', 'ports': [443], 'git': {'repositories': ['team/app', 'team/lib-*'], 'fetch': true, 'lfs': true,"  \
+        " 'push': {'refs': ['refs/heads/agent/*', 'refs/heads/x']}}},"                                                                      \
+        " {'name': 'git.example.org', 'ports': [443], 'git': {'repositories': ['team/app-docs'], 'fetch': true}},"                         \
+        " {'name': 'git.example.org', 'ports': [443], 'paths': ['/static/']}]}"
+
+static void test_git(void **state) {
+        const EgressPolicy *e = load(*state, GIT_RULES);
+        _cleanup_json_ json_t *git = NULL;
+        EgressDecision d;
+
+        expect(e, "git.example.org", 443, NULL, NULL, EGRESS_INSPECT, "allow/0", "allowed");
+        expect(e, "git.example.org", 443, "GET", "/team/app/info/refs?service=git-upload-pack", EGRESS_INSPECT, "allow/0", "allowed");
+        expect(e, "git.example.org", 443, "GET", "/team/app.git/info/refs?service=git-receive-pack", EGRESS_INSPECT, "allow/0", "allowed");
+        expect(e, "git.example.org", 443, "POST", "/team/app.git/git-receive-pack", EGRESS_INSPECT, "allow/0", "allowed");
+        expect(e, "git.example.org", 443, "POST", "/team/lib-x.git/git-upload-pack", EGRESS_INSPECT, "allow/0", "allowed");
+        expect(e, "git.example.org", 443, "POST", "/team/app.git/info/lfs/objects/batch", EGRESS_INSPECT, "allow/0", "allowed");
+        /* another repository, another service, another protocol */
+        expect(e, "git.example.org", 443, "GET", "/team/other/info/refs?service=git-upload-pack", EGRESS_DENY, "allow/0", "path");
+        expect(e, "git.example.org", 443, "GET", "/team/lib/x/info/refs?service=git-upload-pack", EGRESS_DENY, "allow/0", "path");
+        expect(e, "git.example.org", 443, "GET", "/team/app-docs/info/refs?service=git-upload-pack", EGRESS_INSPECT, "allow/1", "allowed");
+        expect(e, "git.example.org", 443, "GET", "/team/app-docs/info/refs?service=git-receive-pack", EGRESS_DENY, "allow/1", "git-push");
+        expect(e, "git.example.org", 443, "POST", "/team/app-docs/git-receive-pack", EGRESS_DENY, "allow/0", "path");
+        expect(e, "git.example.org", 443, "GET", "/team/app.git/info/refs", EGRESS_DENY, "allow/0", "git-protocol");
+        expect(e, "git.example.org", 443, "GET", "/team/app.git/git-upload-pack", EGRESS_DENY, "allow/0", "git-protocol");
+        expect(e, "git.example.org", 443, "GET", "/team/app.git/HEAD", EGRESS_DENY, "allow/0", "path");
+        expect(e, "git.example.org", 443, "PUT", "/team/app.git/git-receive-pack", EGRESS_DENY, "allow/0", "path");
+        /* what another rule allows is none of git's */
+        expect(e, "git.example.org", 443, "GET", "/static/x.css", EGRESS_INSPECT, "allow/2", "allowed");
+
+        egress_policy_decide(e, "git.example.org", 443, "POST", "/team/app/git-receive-pack", &d);
+        git = json_loads(d.git, 0, NULL);
+        assert_null(git_rule_check_ref(git, "refs/heads/agent/a", GIT_CREATE));
+        assert_string_equal(git_rule_check_ref(git, "refs/heads/main", GIT_CREATE), "git-ref");
+        assert_int_equal(git_rule_max_pack(git), 256 << 20);
+        egress_policy_decide(e, "git.example.org", 443, "GET", "/static/x.css", &d);
+        assert_null(d.git);
+}
+
+static void test_git_frozen(void **state) {
+        const EgressPolicy *e = load(*state, GIT_RULES);
+        _cleanup_(egress_policy_freep) EgressPolicy *thawed = NULL;
+        _cleanup_free_ char *text = NULL;
+        char first[65];
+        size_t size;
+
+        text = egress_policy_freeze(e, &size);
+        assert_non_null(text);
+        assert_int_equal(egress_policy_thaw(text, size, &thawed, NULL), 0);
+        assert_string_equal(egress_policy_digest(e), egress_policy_digest(thawed));
+        expect(thawed, "git.example.org", 443, "GET", "/team/app-docs/info/refs?service=git-receive-pack", EGRESS_DENY, "allow/1", "git-push");
+        expect(thawed, "git.example.org", 443, "POST", "/team/app.git/git-receive-pack", EGRESS_INSPECT, "allow/0", "allowed");
+
+        /* what may be pushed is in the digest; in which order it is written is not */
+        strcpy(first, egress_policy_digest(load(*state, "{'allow': [{'name': 'a.example.org', 'ports': [443], 'git': {'repositories': ['a', 'b'], 'push': {'refs': ['refs/heads/x'], 'max_pack': '1K'}}}]}")));
+        assert_string_equal(first, egress_policy_digest(load(*state, "{'allow': [{'name': 'a.example.org', 'ports': [443], 'git': {'repositories': ['b', 'a'], 'fetch': false, 'push': {'force': false, 'refs': ['refs/heads/x'], 'max_pack': '1024B'}}}]}")));
+        assert_string_not_equal(first, egress_policy_digest(load(*state, "{'allow': [{'name': 'a.example.org', 'ports': [443], 'git': {'repositories': ['a', 'b'], 'push': {'refs': ['refs/heads/x'], 'max_pack': '1K', 'force': true}}}]}")));
+}
+
+static void test_git_findings(void **state) {
+        static const struct {
+                const char *git, *pointer;
+        } cases[] = {
+                { "{'fetch': true}", "/allow/0/git/repositories" },
+                { "{'repositories': []}", "/allow/0/git/repositories" },
+                { "{'repositories': ['a']}", "/allow/0/git" },
+                { "{'repositories': ['a'], 'lfs': true}", "/allow/0/git" },
+                { "{'repositories': ['/a'], 'fetch': true}", "/allow/0/git/repositories/0" },
+                { "{'repositories': ['a.git'], 'fetch': true}", "/allow/0/git/repositories/0" },
+                { "{'repositories': ['b', 'a/**'], 'fetch': true}", "/allow/0/git/repositories/1" },
+                { "{'repositories': ['a/../b'], 'fetch': true}", "/allow/0/git" },
+                { "{'repositories': ['a b'], 'fetch': true}", "/allow/0/git/repositories/0" },
+                { "{'repositories': ['a'], 'fetch': 1}", "/allow/0/git/fetch" },
+                { "{'repositories': ['a'], 'pull': true}", "/allow/0/git/pull" },
+                { "{'repositories': ['a'], 'push': {}}", "/allow/0/git/push/refs" },
+                { "{'repositories': ['a'], 'push': true}", "/allow/0/git/push" },
+                { "{'repositories': ['a'], 'push': {'refs': ['main']}}", "/allow/0/git/push/refs/0" },
+                { "{'repositories': ['a'], 'push': {'refs': ['refs/heads/*/*']}}", "/allow/0/git/push/refs/0" },
+                { "{'repositories': ['a'], 'push': {'refs': ['refs/heads/x'], 'max_pack': 5}}", "/allow/0/git/push/max_pack" },
+                { "{'repositories': ['a'], 'push': {'refs': ['refs/heads/x'], 'forced': true}}", "/allow/0/git/push/forced" },
+                { "{'repositories': ['a'], 'fetch': true}, 'paths': ['/x']", "/allow/0/git" },
+                { "{'repositories': ['a'], 'fetch': true}, 'tls': 'pass'", "/allow/0/tls" },
+        };
+
+        for (size_t i = 0; i < ELEMENTSOF(cases); i++) {
+                Tree *t = *state;
+                char text[512];
+
+                (void) snprintf(text, sizeof(text), "{'allow': [{'name': 'a.example.org', 'ports': [443], 'git': %s}]}", cases[i].git);
+                for (char *p = text; (p = strchr(p, '\''));)
+                        *p = '"';
+                tree_put(t, "etc/anchorhold/policy/egress/x.json", text);
+                tree_load(t);
+                assert_true(t->n_findings > 0);
+                assert_string_equal(t->findings[0].pointer, cases[i].pointer);
+        }
+}
+
 static void test_digest(void **state) {
         char first[65];
 
@@ -423,6 +523,9 @@ int main(void) {
                 cmocka_unit_test_setup_teardown(test_networks, setup, teardown),
                 cmocka_unit_test_setup_teardown(test_lines_and_warnings, setup, teardown),
                 cmocka_unit_test_setup_teardown(test_empty, setup, teardown),
+                cmocka_unit_test_setup_teardown(test_git, setup, teardown),
+                cmocka_unit_test_setup_teardown(test_git_frozen, setup, teardown),
+                cmocka_unit_test_setup_teardown(test_git_findings, setup, teardown),
                 cmocka_unit_test_setup_teardown(test_digest, setup, teardown),
         };
 
