@@ -30,12 +30,15 @@ static int read_content_place(CredentialPlace *place, const json_t *value) {
 }
 
 static int read_place(CredentialPlace *place, const json_t *value) {
-        const char *header = json_string_value(json_object_get(value, "header")), *half = json_string_value(json_object_get(value, "basic"));
+        const char *header = json_string_value(json_object_get(value, "header")), *half = json_string_value(json_object_get(value, "basic")),
+                   *user = json_string_value(json_object_get(value, "git"));
 
         if (header && *header)
                 *place = (CredentialPlace) { .kind = PLACE_HEADER, .name = header };
         else if (json_is_true(json_object_get(value, "bearer")))
                 *place = (CredentialPlace) { .kind = PLACE_BEARER, .name = "authorization" };
+        else if (user && *user)
+                *place = (CredentialPlace) { .kind = PLACE_GIT, .name = user };
         else if (half)
                 *place = (CredentialPlace) {
                         .kind = PLACE_BASIC, .name = "authorization", .user = strcmp(half, "password") != 0, .password = strcmp(half, "user") != 0,

@@ -20,13 +20,14 @@ typedef enum CredentialPlaceKind {
         PLACE_QUERY,  /* the value of a parameter of the target */
         PLACE_JSON,   /* the string at a pointer of the body */
         PLACE_FORM,   /* the value of a field of the body */
+        PLACE_GIT,    /* nowhere: git's own requests get an authorization */
 } CredentialPlaceKind;
 
 typedef struct CredentialPlace {
         CredentialPlaceKind kind;
-        const char *name;          /* field, parameter or pointer; "authorization" for the second and third; borrowed, as are the next */
+        const char *name;          /* field, parameter or pointer; "authorization" for the second and third, the user's name for the last; borrowed, as are the next */
         bool user, password;       /* PLACE_BASIC: which half */
-        const char *method, *path; /* PLACE_QUERY and later: for this request only */
+        const char *method, *path; /* PLACE_QUERY to PLACE_FORM: for this request only */
 } CredentialPlace;
 
 typedef enum CredentialForeign {

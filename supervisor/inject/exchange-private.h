@@ -28,6 +28,7 @@ typedef enum Phase {
         PHASE_RELAY,     /* request and response, both at once */
         PHASE_WEBSOCKET, /* frames, both ways */
         PHASE_H2,        /* streams of HTTP/2 */
+        PHASE_DRAIN,     /* `late` waits until all of the request was read */
         PHASE_FLUSH,     /* what is left goes to the guest, then the end is said */
         PHASE_LINGER,    /* reading on, so that no reset overtakes what the guest has not read yet */
 } Phase;
@@ -42,7 +43,7 @@ struct Exchange {
 
         TlsStream *guest, *origin; /* owned */
         HttpReader *requests, *responses; /* owned */
-        Buffer from_guest, from_origin, to_guest, to_origin;
+        Buffer from_guest, from_origin, to_guest, to_origin, late;
         bool guest_ended; /* nothing more will come from it */
 
         Request request; /* the one under way */

@@ -85,21 +85,6 @@ int exchange_read_origin(Exchange *x, bool *ret_ended) {
 
 /* ---- request ---- */
 
-int exchange_begin_relay(Exchange *x) {
-        int r;
-
-        http_reader_set_head_request(x->responses, x->head_request);
-        http_reader_set_websocket(x->responses, x->request.head->websocket);
-        r = substitute_write(x->request.head, &x->request.plan, x->name, x->port, &x->to_origin);
-        if (r >= 0 && request_holds_body(&x->request))
-                r = request_write_held(&x->request, &x->to_origin);
-        if (r < 0)
-                return r;
-        request_set_sent(&x->request);
-        exchange_set_phase(x, PHASE_RELAY, RELAY_USEC);
-        return 1;
-}
-
 /* Frames what is in `scratch` as the head announced. last: the body is over, and the trailer's lines follow. */
 static int write_body(Buffer *scratch, bool chunked, bool last, const Buffer *trailer, Buffer *out) {
         char line[32];
@@ -120,6 +105,35 @@ static int write_body(Buffer *scratch, bool chunked, bool last, const Buffer *tr
         if ((r = buffer_append_text(out, "0\r\n")) < 0 || (r = buffer_append(out, buffer_data(trailer), buffer_size(trailer))) < 0)
                 return r;
         return buffer_append_text(out, "\r\n");
+}
+
+/* What was held of a body whose rest goes by. */
+static int write_beginning(Exchange *x) {
+        Buffer held = {}, no_trailer = {};
+        int r;
+
+        r = request_write_held(&x->request, &held);
+        if (r >= 0)
+                r = write_body(&held, x->request.head->framing == HTTP_FRAMING_CHUNKED, x->request_over, &no_trailer, &x->to_origin);
+        buffer_done(&held);
+        return r;
+}
+
+int exchange_begin_relay(Exchange *x) {
+        int r;
+
+        http_reader_set_head_request(x->responses, x->head_request);
+        http_reader_set_websocket(x->responses, x->request.head->websocket);
+        r = substitute_write(x->request.head, &x->request.plan, x->name, x->port, &x->to_origin);
+        if (r >= 0 && request_holds_beginning(&x->request))
+                r = write_beginning(x);
+        else if (r >= 0 && request_holds_body(&x->request))
+                r = request_write_held(&x->request, &x->to_origin);
+        if (r < 0)
+                return r;
+        request_set_sent(&x->request);
+        exchange_set_phase(x, PHASE_RELAY, RELAY_USEC);
+        return 1;
 }
 
 static int append_line(Buffer *out, const char *name, const char *value) {
@@ -187,6 +201,8 @@ static int relay_request(Exchange *x) {
                 if (event == HTTP_EVENT_BODY || event == HTTP_EVENT_END) {
                         x->request_over = event == HTTP_EVENT_END;
                         r = pass_request_body(x, body, body_size, x->request_over, &refusal);
+                        if (r == REQUEST_E_REFUSED)
+                                buffer_consume(&x->from_guest, used);
                         if (r != 0)
                                 return r == REQUEST_E_REFUSED ? exchange_refuse_as(x, &refusal) : r;
                         got = 1;

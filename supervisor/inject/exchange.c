@@ -50,6 +50,7 @@ static Exchange *exchange_free(Exchange *x) {
         websocket_free(x->frames_down);
         buffer_done(&x->from_guest);
         buffer_done(&x->to_guest);
+        buffer_done(&x->late);
         if (x->prev) {
                 *x->prev = x->next;
                 if (x->next)
@@ -72,6 +73,8 @@ void exchange_set_phase(Exchange *x, Phase phase, uint64_t timeout_usec) {
 
 static const char *status_text(unsigned status) {
         switch (status) {
+        case 200: /* a refusal in a protocol that HTTP carries */
+                return "OK";
         case 400:
                 return "Bad Request";
         case 402:
@@ -108,34 +111,40 @@ int exchange_refuse(Exchange *x, unsigned status, const char *reason, const char
         return exchange_refuse_as(x, &refusal);
 }
 
-int exchange_refuse_as(Exchange *x, const Refusal *refusal) {
-        _cleanup_free_ char *text = NULL, *head = NULL;
+static int write_answer(Exchange *x, const Refusal *refusal, const RefusalAnswer *a, Buffer *out) {
+        _cleanup_free_ char *head = NULL;
         int r;
 
+        head = text_format("HTTP/1.1 %u %s\r\nContent-Type: %s\r\nContent-Length: %zu\r\nCache-Control: no-cache\r\n"
+                           "Anchorhold-Reason: %s\r\nAnchorhold-Rule: %s\r\n%sConnection: close\r\n\r\n",
+                           a->status, status_text(a->status), a->type, buffer_size(&a->body), refusal->reason, refusal->rule,
+                           refusal->final ? "X-Should-Retry: false\r\n" : "");
+        r = head ? buffer_append_text(out, head) : -ENOMEM;
+        return r < 0 || x->head_request ? r : buffer_append(out, buffer_data(&a->body), buffer_size(&a->body));
+}
+
+int exchange_refuse_as(Exchange *x, const Refusal *refusal) {
+        RefusalAnswer answer;
+        bool drains;
+        int r;
+
+        r = request_answer_refusal(&x->request, refusal, &answer);
         request_finish(&x->request, false);
         exchange_drop_origin(x);
-        if (x->opening)
-                return exchange_postpone(x, refusal);
-        if (x->head_passed)
-                return -ECONNABORTED;
-
-        text = refusal_body(refusal);
-        if (!text)
-                return -ENOMEM;
-        head = text_format("HTTP/1.1 %u %s\r\nContent-Type: application/json\r\nContent-Length: %zu\r\n"
-                           "Anchorhold-Reason: %s\r\nAnchorhold-Rule: %s\r\n%sConnection: close\r\n\r\n",
-                           refusal->status, status_text(refusal->status), strlen(text), refusal->reason, refusal->rule,
-                           refusal->final ? "X-Should-Retry: false\r\n" : "");
-        if (!head)
-                return -ENOMEM;
-
-        r = buffer_append_text(&x->to_guest, head);
-        if (r >= 0 && !x->head_request)
-                r = buffer_append_text(&x->to_guest, text);
-        if (r < 0)
-                return r;
-        exchange_set_phase(x, PHASE_FLUSH, 10 * SECOND_USEC);
-        return 1;
+        if (r >= 0 && x->opening)
+                r = exchange_postpone(x, refusal);
+        else if (r >= 0 && x->head_passed)
+                r = -ECONNABORTED;
+        else if (r >= 0) {
+                drains = answer.late && !x->request_over;
+                r = write_answer(x, refusal, &answer, drains ? &x->late : &x->to_guest);
+                if (r >= 0) {
+                        exchange_set_phase(x, drains ? PHASE_DRAIN : PHASE_FLUSH, drains ? HOLD_USEC : 10 * SECOND_USEC);
+                        r = 1;
+                }
+        }
+        buffer_done(&answer.body);
+        return r;
 }
 
 int exchange_deny(Exchange *x, unsigned status, const char *reason, const char *where, const char *message) {
@@ -210,10 +219,13 @@ static int hold_step(Exchange *x) {
                 x->request_over = event == HTTP_EVENT_END;
                 if (event == HTTP_EVENT_BODY || x->request_over) {
                         r = request_hold_body(&x->request, body, event == HTTP_EVENT_BODY ? body_size : 0, x->request_over, &refusal);
+                        buffer_consume(&x->from_guest, used);
+                        if (r == REQUEST_E_HELD)
+                                return exchange_decide(x);
                         if (r != 0)
                                 return r == REQUEST_E_REFUSED ? exchange_refuse_as(x, &refusal) : r;
-                }
-                buffer_consume(&x->from_guest, used);
+                } else
+                        buffer_consume(&x->from_guest, used);
         } while (event != HTTP_EVENT_MORE && !x->request_over);
 
         if (x->request_over)
@@ -258,6 +270,34 @@ static int head_step(Exchange *x) {
         return x->guest_ended ? -ESHUTDOWN : r;
 }
 
+/* What the guest still sends of its request leads nowhere. */
+static int drain_step(Exchange *x) {
+        const uint8_t *body;
+        size_t used, body_size;
+        HttpEvent event;
+        int r, got;
+
+        got = exchange_read_guest(x);
+        if (got < 0)
+                return got;
+        if (got > 0)
+                exchange_set_phase(x, PHASE_DRAIN, HOLD_USEC);
+        do {
+                r = http_reader_feed(x->requests, buffer_data(&x->from_guest), buffer_size(&x->from_guest), &used, &event, &body, &body_size);
+                if (r < 0)
+                        return r;
+                buffer_consume(&x->from_guest, used);
+        } while (event != HTTP_EVENT_MORE && event != HTTP_EVENT_END);
+
+        if (event != HTTP_EVENT_END)
+                return x->guest_ended ? -ECONNRESET : got;
+        x->request_over = true;
+        r = buffer_append(&x->to_guest, buffer_data(&x->late), buffer_size(&x->late));
+        buffer_done(&x->late);
+        exchange_set_phase(x, PHASE_FLUSH, 10 * SECOND_USEC);
+        return r < 0 ? r : 1;
+}
+
 static int flush_step(Exchange *x) {
         if (buffer_size(&x->to_guest) > 0)
                 return 0;
@@ -293,6 +333,8 @@ static int phase_step(Exchange *x) {
                 return exchange_websocket_step(x);
         case PHASE_H2:
                 return exchange_h2_step(x);
+        case PHASE_DRAIN:
+                return drain_step(x);
         case PHASE_FLUSH:
                 return flush_step(x);
         case PHASE_LINGER:
@@ -336,6 +378,7 @@ static int set_interest(Exchange *x) {
         case PHASE_HEAD:
         case PHASE_H2:
         case PHASE_HOLD:
+        case PHASE_DRAIN:
         case PHASE_LINGER:
                 read_guest = !x->guest_ended;
                 break;

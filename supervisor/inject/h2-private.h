@@ -51,7 +51,8 @@ typedef struct H2Stream {
         bool holds;            /* its body comes first, all of it: it has a place for a credential */
         bool cleared;          /* was sent to the origin */
         bool answered;         /* a final head is on its way to the guest */
-        bool refused;          /* the answer is ours */
+        bool refused;          /* the answer is ours; */
+        H2Fields *late;        /* owned; its head, if that is to wait until all of the request is there */
         bool malformed;        /* the origin's answer is */
 } H2Stream;
 

@@ -103,6 +103,7 @@ H2Stream *h2_stream_free(H2Stream *s) {
         buffer_done(&s->down.data);
         websocket_free(s->up.frames);
         websocket_free(s->down.frames);
+        s->late = fields_free(s->late);
         h2_head_done(&s->head);
         *s->prev = s->next;
         if (s->next)
@@ -166,39 +167,63 @@ int h2_stream_submit_answer(H2Stream *s, const H2Fields *fields, bool ended) {
         return 0;
 }
 
-int h2_stream_refuse(H2Stream *s, const Refusal *refusal) {
-        bool bodiless = s->head.head.method && strcmp(s->head.head.method, "HEAD") == 0;
-        _cleanup_free_ char *text = refusal_body(refusal);
+static int make_answer(H2Stream *s, const Refusal *refusal, const RefusalAnswer *a, H2Fields *fields) {
         char status[16], length[24];
-        H2Fields fields = {};
         int r;
 
-        request_finish(&s->request, false);
-        h2_stream_drop_origin(s, NGHTTP2_CANCEL);
-        if (s->answered) { /* too late for an answer: the guest sees it truncated */
-                h2_stream_reset(s, NGHTTP2_INTERNAL_ERROR);
-                return 0;
-        }
-        if (!text)
-                return -ENOMEM;
+        (void) snprintf(status, sizeof(status), "%u", a->status);
+        (void) snprintf(length, sizeof(length), "%zu", buffer_size(&a->body));
+        if ((r = h2_fields_add_text(fields, ":status", status)) < 0 || (r = h2_fields_add_text(fields, "content-type", a->type)) < 0 ||
+            (r = h2_fields_add_text(fields, "content-length", length)) < 0 ||
+            (r = h2_fields_add_text(fields, "anchorhold-reason", refusal->reason)) < 0 ||
+            (r = h2_fields_add_text(fields, "anchorhold-rule", refusal->rule)) < 0 ||
+            (refusal->final && (r = h2_fields_add_text(fields, "x-should-retry", "false")) < 0))
+                return r;
+        return 0;
+}
+
+static bool is_bodiless(const H2Stream *s) {
+        return s->head.head.method && strcmp(s->head.head.method, "HEAD") == 0;
+}
+
+static int begin_refusal(H2Stream *s, const Refusal *refusal, const RefusalAnswer *a) {
+        _cleanup_free_ H2Fields *fields = NULL;
+        int r;
 
         s->refused = true;
         s->deadline_usec = time_boottime() + REFUSED_USEC;
-        (void) snprintf(status, sizeof(status), "%u", refusal->status);
-        (void) snprintf(length, sizeof(length), "%zu", strlen(text));
-        if ((r = h2_fields_add_text(&fields, ":status", status)) >= 0 &&
-            (r = h2_fields_add_text(&fields, "content-type", "application/json")) >= 0 &&
-            (r = h2_fields_add_text(&fields, "content-length", length)) >= 0 &&
-            (r = h2_fields_add_text(&fields, "anchorhold-reason", refusal->reason)) >= 0 &&
-            (r = h2_fields_add_text(&fields, "anchorhold-rule", refusal->rule)) >= 0 &&
-            (!refusal->final || (r = h2_fields_add_text(&fields, "x-should-retry", "false")) >= 0) &&
-            (bodiless || (r = buffer_append_text(&s->down.data, text)) >= 0)) {
+        fields = calloc(1, sizeof(*fields));
+        if (!fields)
+                return -ENOMEM;
+        r = make_answer(s, refusal, a, fields);
+        if (r >= 0 && !is_bodiless(s))
+                r = buffer_append(&s->down.data, buffer_data(&a->body), buffer_size(&a->body));
+        if (r >= 0) {
                 s->down.over = true;
                 count(s, &s->down);
-                r = h2_stream_submit_answer(s, &fields, bodiless);
+                if (a->late && !s->up.over) {
+                        s->late = TAKE_PTR(fields);
+                        return 0;
+                }
+                r = h2_stream_submit_answer(s, fields, is_bodiless(s));
         }
-        h2_fields_done(&fields);
+        h2_fields_done(fields);
         return r;
+}
+
+int h2_stream_refuse(H2Stream *s, const Refusal *refusal) {
+        RefusalAnswer answer;
+        int r;
+
+        r = request_answer_refusal(&s->request, refusal, &answer);
+        request_finish(&s->request, false);
+        h2_stream_drop_origin(s, NGHTTP2_CANCEL);
+        if (s->answered) /* too late for an answer: the guest sees it truncated */
+                h2_stream_reset(s, NGHTTP2_INTERNAL_ERROR);
+        else if (r >= 0)
+                r = begin_refusal(s, refusal, &answer);
+        buffer_done(&answer.body);
+        return s->answered ? 0 : r;
 }
 
 int h2_stream_deny(H2Stream *s, unsigned status, const char *reason, const char *where, const char *message) {
@@ -373,13 +398,24 @@ int h2_stream_judge(H2Stream *s, bool ended) {
 
 /* ---- the request's body ---- */
 
+/* What was held is enough; from here on the body goes by. */
+static int end_beginning(H2Stream *s, Refusal *ret) {
+        int r;
+
+        s->holds = false;
+        r = request_write_held(&s->request, &s->up.data);
+        request_forget_held(&s->request);
+        return r < 0 ? r : request_clear(&s->request, s->pair->grant, stream_on_granted, stream_on_cleared, s, ret);
+}
+
 /* A message of gRPC leaves when it is whole, whatever it ends in: the other side may be waiting for it, and no value goes on in the next one. */
 static int feed_body(H2Stream *s, const uint8_t *data, size_t size, Refusal *ret) {
         int r = 0;
 
         if (s->holds) {
                 s->deadline_usec = time_boottime() + DECIDE_USEC;
-                return request_hold_body(&s->request, data, size, false, ret);
+                r = request_hold_body(&s->request, data, size, false, ret);
+                return r == REQUEST_E_HELD ? end_beginning(s, ret) : r;
         }
         if (s->up.frames)
                 return request_feed_websocket(&s->request, s->up.frames, data, size, &s->up.data, ret);
@@ -403,6 +439,8 @@ int h2_stream_take_body(H2Stream *s, const uint8_t *data, size_t size) {
         int r = 0;
 
         s->up.unreturned += size;
+        if (s->late)
+                s->deadline_usec = time_boottime() + REFUSED_USEC;
         if (!s->refused && (s->origin_id > 0 || !s->cleared)) {
                 r = feed_body(s, data, size, &refusal);
                 if (r == REQUEST_E_REFUSED)
@@ -459,6 +497,11 @@ int h2_stream_end_body(H2Stream *s, H2Head *trailers) {
         int r;
 
         s->up.over = true;
+        if (s->late) {
+                r = h2_stream_submit_answer(s, s->late, is_bodiless(s));
+                s->late = fields_free(s->late);
+                return r;
+        }
         if (s->refused || (s->cleared && s->origin_id == 0))
                 return 0;
         r = s->holds ? end_held(s, &refusal) : request_feed_body(&s->request, NULL, 0, true, &s->up.data, &refusal);

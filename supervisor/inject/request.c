@@ -8,7 +8,7 @@
  * A Request that goes first is not called any more: the question is freed, and the record's callback finds that nobody waits.
  */
 
-#include "inject/request.h"
+#include "inject/request-git.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -24,7 +24,7 @@
 /* Waits for the audit log; outlives a request that goes first. */
 struct RecordWait {
         Request *request;  /* borrowed; NULL once it is gone */
-        size_t credential; /* its number */
+        size_t credential; /* its number; SIZE_MAX: it is of a push */
 };
 
 /* ---- refusals ---- */
@@ -36,7 +36,7 @@ void refusal_set(Refusal *ret, unsigned status, const char *reason, const char *
         (void) snprintf(ret->message, sizeof(ret->message), "%s", message);
 }
 
-char *refusal_body(const Refusal *refusal) {
+static char *refusal_text(const Refusal *refusal) {
         _cleanup_json_ json_t *body = NULL;
 
         switch (refusal->form) {
@@ -54,6 +54,16 @@ char *refusal_body(const Refusal *refusal) {
                 break;
         }
         return body ? json_dumps(body, JSON_COMPACT) : NULL;
+}
+
+int request_answer_refusal(const Request *q, const Refusal *refusal, RefusalAnswer *ret) {
+        _cleanup_free_ char *text = NULL;
+
+        *ret = (RefusalAnswer) { .status = refusal->status, .type = "application/json" };
+        if (request_git_answer(q, refusal, ret))
+                return 0;
+        text = refusal_text(refusal);
+        return text ? buffer_append_text(&ret->body, text) : -ENOMEM;
 }
 
 /* For records: the target's path, without a query, escaped and not too long. */
@@ -189,6 +199,7 @@ static void drop_held(Request *q) {
         q->held_head = NULL;
         request_forget_held(q);
         q->rewrite = (BodyRewrite) {};
+        q->git = request_git_free(q->git);
 }
 
 int request_begin(Request *q, const HttpHead *h, Refusal *ret) {
@@ -213,10 +224,14 @@ int request_begin(Request *q, const HttpHead *h, Refusal *ret) {
                 if (agreement_field_overrides(h->fields[i].name))
                         return deny(q, 400, "bad-request", h->fields[i].name, "A header field names another method or target than the request.", ret);
 
+        r = request_git_begin(q);
+        if (r < 0)
+                return r;
         substitute_plan(q->context->credentials, q->context->n_credentials, q->name, q->port, h, &q->plan);
         r = refuse_plan(q, ret);
         if (r != 0)
                 return r;
+        q->plan.answered = request_git_holds(q);
 
         if (http_head_find(h, "expect", &expected) > 0 && strcasecmp(expected, "100-continue") != 0)
                 return deny(q, 417, "bad-request", "Expect", "Nothing but 100-continue can be expected.", ret);
@@ -281,7 +296,10 @@ static void request_on_recorded(int r, void *userdata) {
                 log_error_errno(r, "the use of a credential could not be recorded: it is not used");
                 r = unavailable(&refusal, "The audit log did not take the record.");
         } else {
-                q->context->used[wait->credential] = true;
+                if (wait->credential == SIZE_MAX)
+                        q->git->recorded = true;
+                else
+                        q->context->used[wait->credential] = true;
                 r = record_use(q, &refusal, &waits); /* a request may carry more than one */
         }
         if (!waits)
@@ -299,27 +317,33 @@ static ssize_t find_unrecorded(const Request *q) {
         return -1;
 }
 
+static json_t *describe_use(const Request *q, const InjectCredential *c) {
+        _cleanup_free_ char *path = record_path(q->head);
+
+        return json_pack("{s:s, s:s, s:i, s:s, s:s}", "credential", c->source->name, "name", q->name, "port", (int) q->port, "method", q->head->method,
+                         "path", path);
+}
+
+/* One record after the other; nothing leaves before the last one is in the log. */
 static int record_use(Request *q, Refusal *ret, bool *ret_waits) {
         ssize_t k = find_unrecorded(q);
-        _cleanup_free_ char *path = NULL;
         RecordWait *wait;
+        json_t *data;
         int r;
 
-        if (k < 0)
+        if (k < 0 && !request_git_must_record(q))
                 return 0;
 
-        path = record_path(q->head);
+        data = k < 0 ? request_git_record(q) : describe_use(q, &q->context->credentials[k]);
         wait = malloc(sizeof(*wait));
-        if (!wait || !path) {
+        if (!wait || !data) {
                 free(wait);
+                json_decref(data);
                 return -ENOMEM;
         }
-        *wait = (RecordWait) { .request = q, .credential = (size_t) k };
+        *wait = (RecordWait) { .request = q, .credential = k < 0 ? SIZE_MAX : (size_t) k };
 
-        r = audit_append(q->context->audit, "credential.used", q->context->run, NULL, NULL,
-                         json_pack("{s:s, s:s, s:i, s:s, s:s}", "credential", q->context->credentials[k].source->name,
-                                   "name", q->name, "port", (int) q->port, "method", q->head->method, "path", path),
-                         request_on_recorded, wait);
+        r = audit_append(q->context->audit, k < 0 ? "git.push" : "credential.used", q->context->run, NULL, NULL, data, request_on_recorded, wait);
         if (r < 0) {
                 free(wait);
                 return unavailable(ret, "The audit log did not take the record.");
@@ -350,7 +374,9 @@ static int take_answer(Request *q, const EgressAnswer *a, Refusal *ret, bool *re
         if (r != 0)
                 return r;
         r = q->granted(a, q->userdata);
-        return r < 0 ? r : record_use(q, ret, ret_waits);
+        if (r >= 0)
+                r = request_git_judge(q, a, ret);
+        return r != 0 ? r : record_use(q, ret, ret_waits);
 }
 
 static void request_on_answer(const EgressAnswer *a, void *userdata) {
@@ -390,7 +416,11 @@ void request_cancel(Request *q) {
 /* ---- a body with a place ---- */
 
 bool request_holds_body(const Request *q) {
-        return q->plan.n_body > 0 || q->gathers;
+        return q->plan.n_body > 0 || q->gathers || request_git_holds(q);
+}
+
+bool request_holds_beginning(const Request *q) {
+        return q->plan.n_body == 0 && !q->gathers && request_git_holds(q) && q->git->service == GIT_PUSH;
 }
 
 bool request_expects_continue(const Request *q) {
@@ -400,7 +430,7 @@ bool request_expects_continue(const Request *q) {
 }
 
 /* The head says what the body will be, now that it is known. */
-static int settle_length(Request *q) {
+int request_settle_length(Request *q) {
         Buffer body = {};
         int r;
 
@@ -424,7 +454,7 @@ static int judge_held(Request *q, Refusal *ret) {
         int r;
 
         if (q->plan.n_body == 0)
-                return settle_length(q);
+                return request_settle_length(q);
         r = body_place_judge(q->context->credentials, q->context->n_credentials, q->head, &q->plan, buffer_data(&q->held), buffer_size(&q->held), &q->rewrite);
         switch (r) {
         case BODY_E_REFUSED:
@@ -434,7 +464,7 @@ static int judge_held(Request *q, Refusal *ret) {
         case BODY_E_MALFORMED:
                 return deny(q, 422, "cannot-substitute", "body", "The body has a place for a credential, but is not what its type says.", ret);
         default:
-                return r < 0 ? r : settle_length(q);
+                return r < 0 ? r : request_settle_length(q);
         }
 }
 
@@ -442,6 +472,8 @@ int request_hold_body(Request *q, const void *data, size_t size, bool last, Refu
         Buffer out = {};
         int r;
 
+        if (q->plan.n_body == 0 && !q->gathers)
+                return request_git_hold(q, data, size, last, ret);
         if (q->plan.n_body > 0 && size > BODY_HELD_MAX - buffer_size(&q->held))
                 return deny(q, 413, "body-too-large", "body", "A body with a place for a credential may have 256 KiB.", ret);
         if (q->gathers && !request_may_gather(q, size))
@@ -472,6 +504,10 @@ int request_feed_body(Request *q, const void *data, size_t size, bool last, Buff
         int r = 0;
 
         q->prompt_bytes += size;
+        if (q->git && q->git->passing)
+                r = request_git_pass(q, data, size, last, ret);
+        if (r != 0)
+                return r;
         if (size > 0)
                 r = masker_feed(q->tripwire, data, size, &scratch);
         if (r >= 0 && last)
@@ -510,7 +546,7 @@ int request_judge_trailer(Request *q, const HttpField *field, Refusal *ret) {
 
 void request_set_sent(Request *q) {
         q->sent = true;
-        if (q->gathers)
+        if (q->gathers || request_git_holds(q))
                 request_forget_held(q);
 }
 

@@ -18,7 +18,7 @@
 /* Whose clients are to understand it. */
 typedef enum RefusalForm { REFUSAL_PLAIN, REFUSAL_ANTHROPIC, REFUSAL_OPENAI } RefusalForm;
 
-/* An answer of ours in place of the origin's. */
+/* Why there is no answer of the origin's. */
 typedef struct Refusal {
         unsigned status;
         RefusalForm form;
@@ -30,7 +30,16 @@ enum {
         _REQUEST_E_SUCCESS,
         REQUEST_E_REFUSED, /* the refusal says why; nothing of it (or nothing more) may leave */
         REQUEST_E_WAITS,   /* within request*.c: it goes on from the loop */
+        REQUEST_E_HELD,    /* enough of the body is held */
 };
+
+/* An answer of ours in its place. */
+typedef struct RefusalAnswer {
+        unsigned status;
+        const char *type; /* static */
+        bool late;        /* its client takes it only once it has sent all of the request */
+        Buffer body;      /* the caller's to free */
+} RefusalAnswer;
 
 /* egressd's answer, if it passed: borrowed, for the time of the call. Negative: the request is over. */
 typedef int (*RequestGranted)(const EgressAnswer *a, void *userdata);
@@ -38,6 +47,7 @@ typedef int (*RequestGranted)(const EgressAnswer *a, void *userdata);
 typedef void (*RequestCleared)(int r, const Refusal *refusal, void *userdata);
 
 typedef struct RecordWait RecordWait;
+typedef struct RequestGit RequestGit;
 
 /* Embedded by whatever carries it; fields are for reading only. */
 typedef struct Request {
@@ -66,6 +76,8 @@ typedef struct Request {
         unsigned n_asks;
         BudgetAsk *budget_ask;    /* owned */
 
+        RequestGit *git;          /* owned; NULL unless it is one of git's (request-git.h) */
+
         EgressQuestion *question; /* owned */
         MintWait *mint;           /* owned */
         uint64_t generation;      /* of the values that `mask` knows */
@@ -86,8 +98,11 @@ void request_done(Request *q);
  */
 int request_begin(Request *q, const HttpHead *head, Refusal *ret);
 /* Has it a place in its body, or is it a call whose cost must be known? Then all of that comes first, before request_clear(): by request_hold_body(), to which nothing but the end may follow
- * `last`. Such a request leaves with what request_write_held() gives as its body, and the length in q->head. */
+ * `last`. Such a request leaves with what request_write_held() gives as its body, and the length in q->head.
+ * Of some, only the beginning comes first: then request_hold_body() says REQUEST_E_HELD, or gets `last` before that, the head stays as it was, and what comes after it goes through
+ * request_feed_body(). */
 bool request_holds_body(const Request *q);
+bool request_holds_beginning(const Request *q);
 /* Asked before the body is waited for: does the client wait to be told to send it? The carrier then says 100 (Continue) itself. */
 bool request_expects_continue(const Request *q);
 int request_hold_body(Request *q, const void *data, size_t size, bool last, Refusal *ret);
@@ -142,6 +157,8 @@ uint64_t request_carried(const Request *q);
 int request_wait_for_token(Request *q);
 /* Egressd, the audit log and perhaps a minter have said what they say; q may be gone after it. */
 void request_go_on(Request *q, int r, Refusal *refusal);
+/* The head says what the held body is. */
+int request_settle_length(Request *q);
 
 /* ---- request-budget.c, for request.c and request-answer.c ---- */
 
@@ -163,5 +180,5 @@ void request_settle(Request *q, int r, const Refusal *refusal);
 void refusal_set(Refusal *ret, unsigned status, const char *reason, const char *rule, const char *message);
 /* The same, with a record conn.deny. head may be NULL or incomplete; where may be NULL. */
 void request_deny(Request *q, const HttpHead *head, unsigned status, const char *reason, const char *where, const char *message, Refusal *ret);
-/* The body: JSON in the form that clients of the model APIs show to their user. The caller's; NULL: out of memory. */
-char *refusal_body(const Refusal *refusal);
+/* In the form that the request's client shows to its user. Before the request is finished. */
+int request_answer_refusal(const Request *q, const Refusal *refusal, RefusalAnswer *ret);

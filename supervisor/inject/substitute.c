@@ -20,6 +20,7 @@
 #include "egress/agreement.h"
 #include "inject/decode.h"
 #include "inject/mask.h"
+#include "policy/policy-git.h"
 #include "util/text.h"
 
 /* Headers that carry a credential somewhere, whether or not a rule names them. */
@@ -178,6 +179,20 @@ static bool plan_query(const InjectCredential *c, const CredentialPlace *place, 
         return add_item(plan, &s, "target");
 }
 
+/* A request of git's without an authorization gets one. */
+static bool plan_git(const InjectCredential *c, const CredentialPlace *place, const HttpHead *head, SubstitutePlan *plan) {
+        Substitution s = { .place = place, .credential = c };
+        GitService service = git_service_of(head->method, head->target, NULL, NULL);
+
+        if (service == GIT_NONE || service == GIT_DUMB || http_head_find(head, "authorization", NULL) > 0 ||
+            !inject_credential_covers_request(c, head->method, head->target))
+                return true;
+        for (size_t i = 0; i < plan->n_items; i++)
+                if (plan->items[i].place->kind == PLACE_GIT)
+                        return true;
+        return add_item(plan, &s, "authorization");
+}
+
 /* Where this credential is in the head, and whether its body may have places. False: the verdict is final. */
 static bool plan_places(const InjectCredential *c, const HttpHead *head, SubstitutePlan *plan) {
         for (size_t i = 0; i < c->n_places; i++) {
@@ -185,6 +200,9 @@ static bool plan_places(const InjectCredential *c, const HttpHead *head, Substit
 
                 if (place->kind <= PLACE_BASIC) {
                         if (!plan_fields(c, place, head, plan))
+                                return false;
+                } else if (place->kind == PLACE_GIT) {
+                        if (!plan_git(c, place, head, plan))
                                 return false;
                 } else if (!credential_place_applies(place, head->method, head->target))
                         continue;
@@ -332,7 +350,7 @@ void substitute_check(SubstitutePlan *plan, const HttpHead *head) {
         for (size_t i = 0; i < plan->n_items; i++) {
                 const Substitution *s = &plan->items[i];
                 const InjectCredential *c = s->credential;
-                const char *where = s->place->kind <= PLACE_BASIC ? head->fields[s->field].name : s->place->kind == PLACE_QUERY ? "target" : "body";
+                const char *where = s->place->kind <= PLACE_BASIC ? head->fields[s->field].name : s->place->kind == PLACE_QUERY ? "target" : s->place->kind == PLACE_GIT ? "authorization" : "body";
 
                 if ((!c->source->secret && !c->source->minted) || c->revoked) {
                         settle(plan, SUBSTITUTE_REVOKED, c, where);
@@ -505,6 +523,25 @@ int substitute_target(const HttpHead *head, const SubstitutePlan *plan, Buffer *
         return buffer_append_text(out, head->target + done);
 }
 
+static int add_git(const SubstitutePlan *plan, SubstituteSink sink, void *userdata) {
+        int r = 0;
+
+        for (size_t i = 0; i < plan->n_items && r >= 0; i++) {
+                const Substitution *s = &plan->items[i];
+                Buffer value = {};
+                SecretView v;
+
+                if (s->place->kind != PLACE_GIT)
+                        continue;
+                v = secret_view(s->credential->source->secret);
+                r = encode_basic(&value, s->place->name, strlen(s->place->name), v.bytes, v.size);
+                if (r >= 0)
+                        r = sink("Authorization", buffer_data(&value), buffer_size(&value), true, userdata);
+                buffer_done(&value);
+        }
+        return r;
+}
+
 int substitute_fields(const HttpHead *head, const SubstitutePlan *plan, SubstituteSink sink, void *userdata) {
         const char *encoding = choose_encoding(head, plan);
         int r;
@@ -515,14 +552,14 @@ int substitute_fields(const HttpHead *head, const SubstitutePlan *plan, Substitu
                 const Substitution *s = find_item(plan, i);
 
                 /* whoever held the body has answered it */
-                if (plan->n_body > 0 && strcasecmp(field->name, "expect") == 0)
+                if ((plan->n_body > 0 || plan->answered) && strcasecmp(field->name, "expect") == 0)
                         continue;
                 if (s)
                         r = pass_substituted(field, s, sink, userdata);
                 else if (!is_dropped(head, field->name))
                         r = sink(field->name, field->value, strlen(field->value), false, userdata);
         }
-        return r < 0 ? r : 0;
+        return r < 0 ? r : add_git(plan, sink, userdata);
 }
 
 int substitute_write(const HttpHead *head, const SubstitutePlan *plan, const char *host, uint16_t port, Buffer *out) {

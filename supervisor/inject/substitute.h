@@ -21,7 +21,7 @@ enum { SUBSTITUTE_MAX = 8 };
 
 typedef struct Substitution {
         const CredentialPlace *place; /* borrowed */
-        size_t field;      /* in the head; unless it is in the target or the body */
+        size_t field;      /* in the head; unless it is in the target or the body, or nowhere yet (PLACE_GIT) */
         size_t begin, end; /* in the field's value, or in the target; not of PLACE_BASIC and in a body */
         bool user, password; /* PLACE_BASIC: which half is replaced */
         const InjectCredential *credential;
@@ -40,6 +40,7 @@ typedef struct SubstitutePlan {
         Substitution items[SUBSTITUTE_MAX];
         size_t n_items;
         BodyPlace body[SUBSTITUTE_MAX];
+        bool answered; /* whoever holds the body has told the client to send it */
         size_t n_body; /* not 0: nothing of this request may leave before its body was judged */
 } SubstitutePlan;
 

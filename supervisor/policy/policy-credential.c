@@ -8,6 +8,7 @@
  *     "sentinel": { "prefix": "ghp_", "alphabet": "alnum", "length": 40, "checksum": "crc32-base62" },
  *     "hosts": [ HOST ], "ports": [ 443 ], "methods": [ "POST" ], "paths": [ "/v1/" ],
  *     "places": [ { "header": "x-api-key" }, { "bearer": true }, { "basic": "user" | "password" | "either" },
+ *                 { "git": USER },
  *                 { "query": PARAMETER, "method": "GET", "path": "/exact" },
  *                 { "json": "/pointer", "method": "POST", "path": "/exact" },
  *                 { "form": FIELD, "method": "POST", "path": "/exact" } ] }
@@ -150,7 +151,7 @@ static void check_content_place(const Node *n) {
 
 static void check_head_place(const Node *n) {
         static const char *const halves[] = { "user", "password", "either", NULL };
-        const char *header, *half, *wrong;
+        const char *header, *half, *user, *wrong;
         bool bearer = true;
 
         if (node_string(n, "header", 0, &header) && (wrong = check_header_name(header)))
@@ -158,11 +159,14 @@ static void check_head_place(const Node *n) {
         if (node_bool(n, "bearer", 0, &bearer) && !bearer)
                 node_fail_at(n, "bearer", "must be true");
         (void) node_choice(n, "basic", 0, halves, &half);
+        if (node_string(n, "git", 0, &user) && (*user == '\0' || strlen(user) > 64 ||
+                                                user[strspn(user, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.@")] != '\0'))
+                node_fail_at(n, "git", "must be a user's name: 1 to 64 letters, digits, '-', '_', '.' and '@'");
 }
 
 static void check_place(const Node *n) {
-        static const char *const known[] = { "header", "bearer", "basic", "query", "json", "form", "method", "path", NULL };
-        static const char *const kinds[] = { "header", "bearer", "basic", "query", "json", "form" };
+        static const char *const known[] = { "header", "bearer", "basic", "git", "query", "json", "form", "method", "path", NULL };
+        static const char *const kinds[] = { "header", "bearer", "basic", "git", "query", "json", "form" };
         size_t n_kinds = 0, kind = 0;
 
         if (!node_check_object(n, known))
@@ -174,8 +178,8 @@ static void check_place(const Node *n) {
                 }
 
         if (n_kinds != 1)
-                node_fail(n, "must have exactly one of \"header\", \"bearer\", \"basic\", \"query\", \"json\" and \"form\"");
-        else if (kind >= 3)
+                node_fail(n, "must have exactly one of \"header\", \"bearer\", \"basic\", \"git\", \"query\", \"json\" and \"form\"");
+        else if (kind >= 4)
                 check_content_place(n);
         else if (json_object_size(n->value) != 1)
                 node_fail(n, "\"method\" and \"path\" belong to a place in a query or a body; for a header the credential's own \"methods\" and \"paths\" hold");

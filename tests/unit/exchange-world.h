@@ -71,6 +71,7 @@ typedef struct World {
 
         const char *deny;   /* egressd's reason, NULL: allowed */
         const char *deny_path; /* only this one; NULL: any */
+        const char *git;    /* what egressd says of a rule about git, as JSON; NULL: nothing */
         bool audit_refuses;
         unsigned n_questions, n_done, n_within;
         Buffer log;         /* audit events and usage, one a line */
@@ -93,8 +94,9 @@ static inline int on_connect(IpcCall *call, json_t *params, void *userdata) {
         if (w->deny && (!w->deny_path || strcmp(json_string_value(json_object_get(params, "path")) ?: "", w->deny_path) == 0))
                 return ipc_call_reply(call, json_pack("{s:s, s:s, s:s, s:s, s:n, s:n}", "verdict", "deny", "reason", w->deny, "rule", "test",
                                                       "name", NAME, "grant", "addresses"));
-        return ipc_call_reply(call, json_pack("{s:s, s:s, s:s, s:s, s:i, s:[ss]}", "verdict", "pass", "reason", "allowed", "rule", "test",
-                                              "name", NAME, "grant", 7, "addresses", "127.0.0.9", "127.0.0.1"));
+        return ipc_call_reply(call, json_pack("{s:s, s:s, s:s, s:s, s:i, s:[ss], s:o*}", "verdict", "pass", "reason", "allowed", "rule", "test",
+                                              "name", NAME, "grant", 7, "addresses", "127.0.0.9", "127.0.0.1", "git",
+                                              w->git ? json_loads(w->git, 0, NULL) : NULL));
 }
 
 static inline int on_done(IpcCall *call, json_t *params, void *userdata) {
@@ -331,9 +333,9 @@ static inline void make_secrets(World *w) {
         static const char *const names[] = { NAME, "other.example.org" };
         json_t *rule, *other, *provider;
 
-        rule = json_pack("{s:s, s:[s], s:[i], s:[ss], s:[s], s:[{s:s}, {s:b}, {s:s, s:s, s:s}, {s:s, s:s, s:s}]}", "provider", "test", "hosts", NAME, "ports", (int) w->port,
+        rule = json_pack("{s:s, s:[s], s:[i], s:[ss], s:[s], s:[{s:s}, {s:b}, {s:s, s:s, s:s}, {s:s, s:s, s:s}, {s:s}]}", "provider", "test", "hosts", NAME, "ports", (int) w->port,
                          "methods", "GET", "POST", "paths", "/v1/", "places", "header", "x-api-key", "bearer", 1,
-                         "query", "key", "method", "GET", "path", "/v1/feed", "json", "/key", "method", "POST", "path", "/v1/login");
+                         "query", "key", "method", "GET", "path", "/v1/feed", "json", "/key", "method", "POST", "path", "/v1/login", "git", "x-access-token");
         other = json_pack("{s:[s], s:[i], s:[{s:s}]}", "hosts", "git.example.org", "ports", 443, "places", "header", "private-token");
         provider = json_pack("{s:[s], s:[{s:s, s:s}], s:{s:[ss], s:[ss], s:[s]}, s:{s:{s:i, s:i}}}", "hosts", NAME, "calls", "method", "POST",
                              "path", "/v1/messages", "usage", "model", "/message/model", "/model", "input_tokens", "/message/usage/input_tokens",

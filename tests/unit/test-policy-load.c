@@ -228,6 +228,8 @@ static const Case cases[] = {
         { "credentials/x.json", CREDENTIAL("'alphabet': 'hex', 'length': 40", "'places': []"), "/places", "between 1 and" },
         { "credentials/x.json", CREDENTIAL("'alphabet': 'hex', 'length': 40", "'places': [{'bearer': false}]"),
           "/places/0/bearer", "must be true" },
+        { "credentials/x.json", CREDENTIAL("'alphabet': 'hex', 'length': 40", "'places': [{'git': 'x-access-token'}, {'git': 'a b'}]"),
+          "/places/1/git", "must be a user's name" },
         { "credentials/x.json", CREDENTIAL("'alphabet': 'hex', 'length': 40", "'places': [{'query': 'key'}]"),
           "/places/0/path", "is missing" },
         { "credentials/x.json", CREDENTIAL("'alphabet': 'hex', 'length': 40", "'places': [{'query': 'key', 'method': 'GET', 'path': '/v1/*'}]"),
