@@ -36,7 +36,7 @@ struct GitPack {
         size_t name_size;
         Stage stage;
         uint64_t offset, begin; /* of the next byte, of the object at hand */
-        uint32_t n_left;        /* objects */
+        uint32_t n_left, n_seen; /* objects */
         uint8_t head[HEAD_MAX];
         size_t n_head;
 
@@ -247,7 +247,7 @@ static bool take_object(GitPack *p) {
         if (text && keep_commit(p, text, size) < 0)
                 return false;
         p->n_head = 0;
-        p->stage = --p->n_left > 0 ? STAGE_HEAD : STAGE_OVER;
+        p->stage = --p->n_left > 0 && ++p->n_seen < GIT_PACK_OBJECTS_MAX ? STAGE_HEAD : STAGE_OVER;
         return true;
 }
 

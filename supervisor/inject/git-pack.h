@@ -17,7 +17,8 @@
 
 enum {
         GIT_NAME_MAX = 32,                  /* bytes of a SHA-256; 20 of a SHA-1 */
-        GIT_PACK_COMMITS_MAX = 16384,
+        GIT_PACK_COMMITS_MAX = 8192,
+        GIT_PACK_OBJECTS_MAX = 32768,       /* of any kind, before the first tree or blob */
         GIT_PACK_KEPT_MAX = 8 * 1024 * 1024, /* of commits, unpacked */
         GIT_COMMIT_MAX = 1024 * 1024,        /* one */
         GIT_PACK_UNPACKED_MAX = 64 * 1024 * 1024, /* of everything that is looked at */
