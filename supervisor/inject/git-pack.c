@@ -47,6 +47,7 @@ struct GitPack {
         bool kept;
         z_stream z;
         bool inflating;
+        uint8_t scratch[PIECE]; /* what was unpacked */
         Buffer body;
 
         Commit *commits; /* owned */
@@ -326,7 +327,6 @@ static bool begin_body(GitPack *p) {
 
 /* Unpacks from data; the number of bytes used, negative if that is none. */
 static ssize_t feed_body(GitPack *p, const uint8_t *data, size_t size) {
-        uint8_t scratch[PIECE];
         int rc = Z_OK;
 
         p->z.next_in = (Bytef *) data; /* zlib does not write to it */
@@ -334,15 +334,15 @@ static ssize_t feed_body(GitPack *p, const uint8_t *data, size_t size) {
         do {
                 size_t n;
 
-                p->z.next_out = scratch;
-                p->z.avail_out = sizeof(scratch);
+                p->z.next_out = p->scratch;
+                p->z.avail_out = sizeof(p->scratch);
                 rc = inflate(&p->z, Z_NO_FLUSH);
                 if (rc != Z_OK && rc != Z_STREAM_END && rc != Z_BUF_ERROR)
                         return -EBADMSG;
-                n = sizeof(scratch) - p->z.avail_out;
+                n = sizeof(p->scratch) - p->z.avail_out;
                 p->unpacked += n;
                 p->unpacked_all += n;
-                if (p->unpacked > p->size || p->unpacked_all > GIT_PACK_UNPACKED_MAX || (p->kept && buffer_append(&p->body, scratch, n) < 0))
+                if (p->unpacked > p->size || p->unpacked_all > GIT_PACK_UNPACKED_MAX || (p->kept && buffer_append(&p->body, p->scratch, n) < 0))
                         return -EBADMSG;
         } while (rc == Z_OK && (p->z.avail_in > 0 || p->z.avail_out == 0));
 

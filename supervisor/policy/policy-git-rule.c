@@ -60,7 +60,7 @@ static int compare_texts(const void *a, const void *b) {
 
 /* Sorted, so that the policy's digest does not depend on the order. NULL: out of memory. */
 static json_t *sorted(const json_t *texts) {
-        const char *list[REFS_MAX];
+        const char *list[REFS_MAX] = {};
         size_t n = json_array_size(texts);
         json_t *array = json_array();
 
