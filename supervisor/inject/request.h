@@ -151,14 +151,15 @@ void request_report_usage(Request *q, bool complete);
 /* The credentials in the request under way, a bit each by their number. */
 uint64_t request_carried(const Request *q);
 
+/* The head says what the held body is. */
+int request_settle_length(Request *q);
+
 /* ---- request-mint.c, for request.c ---- */
 
 /* 0: every credential of the plan has a value. REQUEST_E_WAITS: it will, or the refusal will say why not; request_go_on() then. */
 int request_wait_for_token(Request *q);
 /* Egressd, the audit log and perhaps a minter have said what they say; q may be gone after it. */
 void request_go_on(Request *q, int r, Refusal *refusal);
-/* The head says what the held body is. */
-int request_settle_length(Request *q);
 
 /* ---- request-budget.c, for request.c and request-answer.c ---- */
 
