@@ -69,6 +69,8 @@ static const AuditEvent events[] = {
           "Run {run} closed a connection[ to {name}][:{port}][, {bytes_in} bytes in][, {bytes_out} out][: {reason}][ (×{count})]" },
         { "conn.deny", PEER_PROXY | PEER_INJECT | PEER_NETLOG, AUDIT_NEEDS_RUN, LOG_NOTICE, "903503554da64fbcba4b7ea34092a86d",
           "Run {run} was denied a connection[ to {name}][:{port}][: {reason}][ (×{count})]" },
+        { "egress.requests", PEER_INJECT, AUDIT_NEEDS_RUN, LOG_INFO, "6d0f7c1be2a94c58a1f36b0c8e5d2947",
+          "Run {run} made {count} more requests on connections to {name}:{port}" },
         { "model.call", PEER_INJECT, AUDIT_NEEDS_RUN, LOG_INFO, "66920dc6ac4e4c1cb0949d2574903767",
           "Run {run} called a model[ {model}][ of {provider}][, status {status}][, {input_tokens} tokens in][, {output_tokens} out][, {cost_microusd} microdollars]" },
         { "budget.soft", PEER_ANCHORD, AUDIT_NEEDS_RUN, LOG_NOTICE, "8ab0a48f3e1e458991c1633f646d91f9",

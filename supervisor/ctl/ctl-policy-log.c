@@ -218,7 +218,7 @@ static const char *verdict(const CtlLogRecord *r) {
                 return "denied";
         if (strcmp(r->event, "conn.close") == 0)
                 return "closed";
-        if (strcmp(r->event, "egress.allow") == 0 || strcmp(r->event, "dns.allow") == 0)
+        if (strcmp(r->event, "egress.allow") == 0 || strcmp(r->event, "egress.requests") == 0 || strcmp(r->event, "dns.allow") == 0)
                 return "allowed";
         return "-";
 }

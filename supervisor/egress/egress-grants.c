@@ -89,6 +89,8 @@ int egress_run_load_grants(EgressState *s, EgressRun *run) {
                 if (r < 0)
                         return r;
                 g->id = (uint64_t) db_column_int(q, 0);
+                /* what its owner was told is not written down: the worst is assumed */
+                g->covers = strncmp(g->unit, "anchor-inject@", strlen("anchor-inject@")) == 0;
                 addresses_from_text(db_column_text(q, 6), g);
                 run_link_grant(run, g);
         }

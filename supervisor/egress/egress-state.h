@@ -35,6 +35,7 @@ typedef struct EgressGrant {
         char *unit, *name, *rule;  /* owned */
         uint16_t port;
         char *method, *path;       /* owned; of the last request that was decided under it. NULL: unknown */
+        bool covers;               /* its owner was told not to ask for each request: the policy does not weigh them */
         Address addresses[GRANT_ADDRESSES_MAX];
         size_t n_addresses;
         uint64_t fence[GRANT_ADDRESSES_MAX]; /* ids in the map, at most one for each address */

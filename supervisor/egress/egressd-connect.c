@@ -27,7 +27,7 @@ static int deny(Egressd *e, EgressRun *run, IpcCall *call, const Question *quest
         const char *name = v->name[0] ? v->name : question->name ?: question->address;
 
         egressd_deny(e, run, ipc_call_peer(call), "egress.deny", v->rule, name, (uint16_t) question->port, v->reason, v->detail);
-        return egressd_answer(call, "deny", v->reason, v->rule, v->name, NULL, 0, NULL, NULL);
+        return egressd_answer(call, "deny", v->reason, v->rule, v->name, NULL, 0, false, NULL, NULL);
 }
 
 /* A name that was never looked up (CONNECT) counts against the budgets like one that was. */
@@ -67,7 +67,7 @@ static int look(IpcCall *call, json_t *params, void *userdata) {
                 return deny(e, run, call, &question, &v);
 
         verdict = v.decision.verdict == EGRESS_INSPECT ? "inspect" : "pass";
-        return egressd_answer(call, verdict, "allowed", v.rule, v.name, protocol_to_text(v.decision.protocol), 0, NULL, NULL);
+        return egressd_answer(call, verdict, "allowed", v.rule, v.name, protocol_to_text(v.decision.protocol), 0, false, NULL, NULL);
 }
 
 /* One more request on a connection that is open under an earlier grant. */

@@ -47,6 +47,9 @@ static bool is_still_allowed(const EgressRun *run, const EgressGrant *g) {
         bool inspected = strncmp(g->unit, "anchor-inject@", strlen("anchor-inject@")) == 0;
         EgressDecision d;
 
+        /* requests that nobody asks about cannot be weighed */
+        if (g->covers && egress_policy_weighs_requests(run->policy, g->name, g->port))
+                return false;
         egress_policy_decide(run->policy, g->name, g->port, g->method, g->path, &d);
         return d.verdict == (inspected ? EGRESS_INSPECT : EGRESS_PASS);
 }

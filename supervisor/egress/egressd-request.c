@@ -148,11 +148,13 @@ void egressd_requests_done(Egressd *e) {
 }
 
 int egressd_answer(IpcCall *call, const char *verdict, const char *reason, const char *rule, const char *name, const char *protocol,
-                  uint64_t grant, json_t *addresses, const char *git) {
+                  uint64_t grant, bool covers, json_t *addresses, const char *git) {
         json_t *params = json_pack("{s:s, s:s, s:s, s:s, s:s*, s:O*, s:o*}", "verdict", verdict, "reason", reason, "rule", rule, "name", name,
                                    "protocol", protocol, "addresses", addresses, "git", git ? json_loads(git, 0, NULL) : NULL);
 
         if (params && grant > 0 && json_object_set_new(params, "grant", json_integer((json_int_t) grant)) < 0)
+                params = json_unref(params);
+        if (params && covers && json_object_set_new(params, "covers", json_true()) < 0)
                 params = json_unref(params);
         if (!params)
                 return -ENOMEM;
@@ -161,7 +163,7 @@ int egressd_answer(IpcCall *call, const char *verdict, const char *reason, const
 
 static void request_deny(EgressRequest *q, const char *reason, const char *detail) {
         egressd_deny(q->egressd, q->run, ipc_call_peer(q->call), "egress.deny", q->rule, q->name, q->port, reason, detail);
-        (void) egressd_answer(q->call, "deny", reason, q->rule, q->name, NULL, 0, NULL, NULL);
+        (void) egressd_answer(q->call, "deny", reason, q->rule, q->name, NULL, 0, false, NULL, NULL);
         (void) request_free(q);
 }
 
@@ -202,6 +204,16 @@ static int request_open(EgressRequest *q) {
         return g->n_fence > 0 ? 0 : r;
 }
 
+/* Does the answer hold for whatever inject carries on this connection? Then a later policy cuts it if it is not content with that (egressd-live.c). */
+static bool request_covers(EgressRequest *q) {
+        EgressGrant *g = q->grant_id > 0 ? egress_run_find_grant(q->run, q->grant_id, ipc_call_peer(q->call)->cgroup_id) : NULL;
+
+        if (!g || !(ipc_call_peer(q->call)->roles & PEER_INJECT) || egress_policy_weighs_requests(q->run->policy, q->name, q->port))
+                return false;
+        g->covers = true;
+        return true;
+}
+
 static void request_on_recorded(int r, void *userdata) {
         EgressRequest *q = userdata;
 
@@ -230,7 +242,7 @@ static void request_on_recorded(int r, void *userdata) {
                 return;
         }
 
-        (void) egressd_answer(q->call, q->verdict, "allowed", q->rule, q->name, NULL, q->grant_id, q->addresses, q->git);
+        (void) egressd_answer(q->call, q->verdict, "allowed", q->rule, q->name, NULL, q->grant_id, request_covers(q), q->addresses, q->git);
         (void) request_free(q);
 }
 

@@ -14,4 +14,4 @@ int request_begin_recorded(Egressd *e, EgressRun *run, IpcCall *call, const Ques
 
 /* The answer of Look and Connect. git: as in EgressDecision, may be NULL. */
 int egressd_answer(IpcCall *call, const char *verdict, const char *reason, const char *rule, const char *name, const char *protocol,
-                   uint64_t grant, json_t *addresses, const char *git);
+                   uint64_t grant, bool covers, json_t *addresses, const char *git);

@@ -163,6 +163,7 @@ static void link_on_answer(IpcClient *c, const char *error, json_t *params, bool
         if (verdict) {
                 a.pass = strcmp(verdict, "pass") == 0;
                 a.grant = json_integer_value(json_object_get(params, "grant"));
+                a.covers = json_is_true(json_object_get(params, "covers"));
                 read_addresses(json_object_get(params, "addresses"), &a);
                 text = json_string_value(json_object_get(params, "reason"));
                 a.reason = text ? text : a.pass ? "allowed" : "no-rule";

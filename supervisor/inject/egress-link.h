@@ -18,6 +18,7 @@ typedef struct EgressAnswer {
         bool pass;
         const char *reason, *rule; /* borrowed, for the time of the call */
         int64_t grant;             /* 0: none */
+        bool covers;               /* the grant is for every request on the connection: there is nothing to ask within it */
         const char *addresses[EGRESS_ADDRESSES_MAX]; /* borrowed */
         size_t n_addresses;
         const json_t *git;         /* borrowed likewise: what the rule says about git (policy-git.h); NULL: it is not about that */

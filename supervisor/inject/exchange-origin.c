@@ -34,6 +34,7 @@ void exchange_drop_origin(Exchange *x) {
                 egress_link_done(x->context->egress, x->grant, x->bytes_in, x->bytes_out,
                                  x->opened_usec ? time_boottime() - x->opened_usec : 0);
         x->grant = 0;
+        x->covered = false;
         x->opened_usec = x->idle_usec = x->bytes_in = x->bytes_out = 0;
 }
 
@@ -117,6 +118,7 @@ int exchange_on_granted(const EgressAnswer *a, void *userdata) {
         }
 
         x->grant = a->grant;
+        x->covered = a->covers;
         for (size_t i = 0; i < a->n_addresses; i++) {
                 x->addresses[i] = strdup(a->addresses[i]);
                 if (!x->addresses[i])
@@ -146,9 +148,11 @@ int exchange_decide(Exchange *x) {
         x->carried = carries;
         x->fresh = false;
 
-        r = request_clear(&x->request, x->origin ? x->grant : 0, exchange_on_granted, exchange_on_cleared, x, &refusal);
+        r = request_clear(&x->request, x->origin ? x->grant : 0, x->origin && x->covered, exchange_on_granted, exchange_on_cleared, x, &refusal);
         if (r == REQUEST_E_REFUSED)
                 return exchange_refuse_as(x, &refusal);
+        if (r == REQUEST_E_CLEARED)
+                return exchange_begin_relay(x);
         if (r < 0)
                 return r;
         exchange_set_phase(x, PHASE_DECIDE, DECIDE_USEC);

@@ -60,6 +60,7 @@ struct Exchange {
 
         /* the connection to the origin */
         int64_t grant;
+        bool covered;     /* it is for every request on the connection */
         uint64_t carried; /* which credentials it has carried, a bit each: it is for these only */
         bool fresh;       /* it was opened for the guest's handshake and has carried nothing */
         char *addresses[EGRESS_ADDRESSES_MAX]; /* owned */

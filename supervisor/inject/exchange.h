@@ -9,6 +9,7 @@
 #include "inject/leaf.h"
 #include "inject/minter.h"
 #include "inject/notes.h"
+#include "inject/tally.h"
 #include "inject/tls.h"
 #include "inject/usage-report.h"
 
@@ -27,6 +28,7 @@ typedef struct ExchangeContext {
         EgressLink *egress;
         AuditClient *audit;
         Notes *notes;
+        Tally *tally;
         UsageReport *usage;
         Budget *budget;  /* NULL: model calls are not reserved */
         Minter *minter;

@@ -315,6 +315,7 @@ int h2_pair_new(H2Pair **ret, ExchangeContext *c, const H2Origin *origin, H2Wake
                 .name = origin->name,
                 .port = origin->port,
                 .grant = origin->grant,
+                .covered = origin->covered,
                 .noise = H2_NOISE_MAX,
                 .noise_usec = time_boottime(),
                 .idle_usec = time_boottime(),

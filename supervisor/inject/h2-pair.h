@@ -15,6 +15,7 @@ typedef struct H2Origin {
         const char *name; /* borrowed, for as long as the pair */
         uint16_t port;
         int64_t grant;    /* what its connection was opened under */
+        bool covered;     /* which is for every request on it */
         const Refusal *refusal; /* copied; not NULL: there is no origin, and this is why: each request gets it for an answer */
 } H2Origin;
 

@@ -63,6 +63,7 @@ struct H2Pair {
         const char *name; /* borrowed */
         uint16_t port;
         int64_t grant;
+        bool covered;
 
         nghttp2_session *guest, *origin; /* owned; origin NULL: there is none */
         H2Stream *streams;               /* owned */

@@ -335,6 +335,13 @@ static void stream_on_cleared(int r, const Refusal *refusal, void *userdata) {
         p->wake(p->userdata);
 }
 
+static int clear_request(H2Stream *s, Refusal *ret) {
+        int r;
+
+        r = request_clear(&s->request, s->pair->grant, s->pair->covered, stream_on_granted, stream_on_cleared, s, ret);
+        return r == REQUEST_E_CLEARED ? send_request(s) : r;
+}
+
 bool h2_head_is_grpc(const HttpHead *h) {
         const char *type;
 
@@ -392,7 +399,7 @@ int h2_stream_judge(H2Stream *s, bool ended) {
         if (r == 0 && s->head.connect)
                 r = request_new_websocket(&s->request, true, &s->up.frames);
         if (r == 0)
-                r = request_clear(&s->request, s->pair->grant, stream_on_granted, stream_on_cleared, s, &refusal);
+                r = clear_request(s, &refusal);
         return r == REQUEST_E_REFUSED ? h2_stream_refuse(s, &refusal) : r;
 }
 
@@ -489,7 +496,7 @@ static int end_held(H2Stream *s, Refusal *ret) {
 
         r = request_hold_body(&s->request, NULL, 0, true, ret);
         s->deadline_usec = time_boottime() + DECIDE_USEC;
-        return r == 0 ? request_clear(&s->request, s->pair->grant, stream_on_granted, stream_on_cleared, s, ret) : r;
+        return r == 0 ? clear_request(s, ret) : r;
 }
 
 int h2_stream_end_body(H2Stream *s, H2Head *trailers) {

@@ -48,6 +48,7 @@ struct Inject {
         EgressLink *egress;     /* owned */
         AuditClient *audit;     /* owned */
         Notes *notes;           /* owned */
+        Tally *tally;           /* owned */
         UsageReport *usage;     /* owned */
         Budget *budget;         /* owned */
         Minter *minter;         /* owned */
@@ -263,6 +264,7 @@ static int connect_others(Inject *i, const InjectPaths *paths) {
         if ((r = audit_client_new(&i->audit, i->event)) < 0 ||
             (r = egress_link_new(&i->egress, i->event, paths->egress, inject_on_egress_lost, inject_on_grant_revoked, i)) < 0 ||
             (r = notes_new(&i->notes, i->event, i->audit, i->secrets->run, paths->run_api)) < 0 ||
+            (r = tally_new(&i->tally, i->event, i->audit, i->secrets->run)) < 0 ||
             (r = usage_report_new(&i->usage, i->event, i->audit, i->secrets->run, paths->run_api)) < 0 ||
             (r = budget_new(&i->budget, i->event, paths->run_api)) < 0 ||
             (r = ipc_client_new(&i->secretd, i->event, paths->secret_api)) < 0)
@@ -322,6 +324,7 @@ int inject_new(Inject **ret, sd_event *event, const char *run, const InjectPaths
                 .egress = i->egress,
                 .audit = i->audit,
                 .notes = i->notes,
+                .tally = i->tally,
                 .usage = i->usage,
                 .budget = i->budget,
                 .minter = i->minter,
@@ -346,6 +349,7 @@ Inject *inject_free(Inject *i) {
         i->revoker = revoker_free(i->revoker);
         budget_free(i->budget);
         usage_report_free(i->usage);
+        tally_free(i->tally);
         notes_free(i->notes);
         egress_link_free(i->egress);
         audit_client_free(i->audit);

@@ -391,12 +391,29 @@ static void request_on_answer(const EgressAnswer *a, void *userdata) {
                 request_go_on(q, r, &refusal);
 }
 
-int request_clear(Request *q, int64_t within, RequestGranted granted, RequestCleared cleared, void *userdata, Refusal *ret) {
+/* Nobody needs to be asked whether it may be made. */
+static int clear_covered(Request *q, Refusal *ret) {
+        bool waits = false;
+        int r;
+
+        tally_count(q->context->tally, q->name, q->port, q->head->method, q->head->target);
+        r = record_use(q, ret, &waits);
+        if (r != 0 || waits)
+                return r;
+        r = request_wait_for_token(q);
+        if (r != 0)
+                return r == REQUEST_E_WAITS ? 0 : r;
+        return q->gathers ? request_reserve(q, ret) : REQUEST_E_CLEARED;
+}
+
+int request_clear(Request *q, int64_t within, bool covered, RequestGranted granted, RequestCleared cleared, void *userdata, Refusal *ret) {
         int r;
 
         q->granted = granted;
         q->cleared = cleared;
         q->userdata = userdata;
+        if (within > 0 && covered)
+                return clear_covered(q, ret);
         r = egress_link_ask(q->context->egress, q->name, q->port, q->head->method, q->head->target, within, request_on_answer, q, &q->question);
         if (r == -ENOTCONN || r == -EBUSY)
                 return unavailable(ret, "The host decides nothing at the moment.");

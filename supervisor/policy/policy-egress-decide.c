@@ -272,6 +272,28 @@ void egress_policy_decide(const EgressPolicy *p, const char *name, uint16_t port
         judge_git(method, path ?: "", ret);
 }
 
+static bool set_weighs_requests(const EgressRules *s, const char *subject, uint16_t port) {
+        const EgressNode *nodes[EGRESS_COVERING_MAX];
+        size_t n = s ? egress_rules_covering(s, subject, nodes) : 0;
+
+        for (size_t i = 0; i < n; i++) {
+                const EgressGroup *groups[] = {
+                        egress_node_group(s, nodes[i], false, port),
+                        egress_node_group(s, nodes[i], true, port),
+                        egress_node_group(s, nodes[i], true, 0),
+                };
+
+                for (size_t k = 0; k < ELEMENTSOF(groups); k++)
+                        if (groups[k] && groups[k]->conditional)
+                                return true;
+        }
+        return false;
+}
+
+bool egress_policy_weighs_requests(const EgressPolicy *p, const char *name, uint16_t port) {
+        return set_weighs_requests(p->files, name, port) || set_weighs_requests(p->live, name, port);
+}
+
 json_t *egress_decision_to_json(const EgressDecision *d) {
         static const char *const verdicts[] = {
                 [EGRESS_DENY] = "deny",

@@ -77,6 +77,9 @@ size_t egress_policy_inspected(const EgressPolicy *p, const char *const **ret_pa
 void egress_policy_decide(const EgressPolicy *p, const char *name, uint16_t port,
                           const char *method, const char *path, EgressDecision *ret);
 
+/* Has some rule that covers this name a method or a path? If not, what was decided for a connection holds for every request on it. */
+bool egress_policy_weighs_requests(const EgressPolicy *p, const char *name, uint16_t port);
+
 /* {"verdict", "reason", "rule", "file", "line"} and, if there are such, "protocol", "who"; NULL when out of memory. */
 json_t *egress_decision_to_json(const EgressDecision *d);
 

@@ -112,7 +112,7 @@ static void drain(H2Pair *p) {
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         static const uint8_t preface[] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0", settings[] = { 0, 0, 0, 4, 0, 0, 0, 0, 0 };
         ExchangeContext context = { .run = "r0123456789ab", .credentials = make_credentials(), .n_credentials = 2, .used = { true, true } };
-        const H2Origin origin = { NAME, 443, 1, NULL };
+        const H2Origin origin = { .name = NAME, .port = 443, .grant = 1 };
         H2Pair *p;
 
         if (h2_pair_new(&p, &context, &origin, on_wake, NULL) < 0)

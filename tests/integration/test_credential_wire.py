@@ -285,3 +285,47 @@ def talk(address, sizes):
 
 def test_websocket_messages(guest, address):
     assert guest.call(talk, address, [0, 1, 2, 125, 126, 65535, 65536, 300001, 1000000, 7]) == []
+
+
+# ---- one verdict for all requests on a connection, where no rule asks for a method or a path ----
+
+def ask_many(address, path, n, wait=0.0):
+    """So many requests on one connection; the statuses, or where it ended. wait: seconds before the last one."""
+    statuses = []
+    with connect(address) as s:
+        try:
+            for i in range(n):
+                if i == n - 1:
+                    time.sleep(wait)
+                s.sendall(b"GET %s HTTP/1.1\r\nHost: %s\r\n\r\n" % (path.encode(), NAME.encode()))
+                response = http.client.HTTPResponse(s)
+                response.begin()
+                response.read()
+                statuses.append(response.status)
+        except (OSError, http.client.HTTPException):
+            statuses.append("cut")
+    return statuses
+
+
+def test_requests_are_covered_and_counted(host, guest, address, world):
+    assert guest.call(ask_many, address, "/covered?x=1", 5) == [200] * 5
+    [first] = records(host, "egress.allow", RUN, name=NAME, path="/covered")
+    assert first["method"] == "GET" and first["grant"] > 0
+    told = wait_for(lambda: [r for record in records(host, "egress.requests", RUN, name=NAME, port=443) for r in record["requests"] if r[1] == "/covered"], 20)
+    assert told == [["GET", "/covered", 4]]
+    assert sum("GET /covered?x=1 " in e.get("head", "") for e in world.log("wire")) == 5
+
+
+def test_live_rule_by_path_cuts_what_was_covered(host, guest, address):
+    """After it each request is asked about again; beside it, what a rule about another name does: nothing."""
+    for rule, then in ((f'{{"name": "other.{NAME}", "paths": ["/no"]}}', 200), (f'{{"name": "{NAME}", "paths": ["/no"]}}', "cut")):
+        with ThreadPoolExecutor(1) as pool:
+            path = "/open/%s" % then
+            result = pool.submit(guest.call, ask_many, address, path, 2, 3.0)
+            wait_for(lambda: records(host, "egress.allow", RUN, name=NAME, path=path), 10)
+            said = json.loads(host.anchorctl("policy", "deny", RUN, rule, "--json=short").stdout)
+            assert said["changed"] and said["cut"] == (then == "cut")
+            assert result.result() == [200, then]
+    assert guest.call(ask_many, address, "/asked", 3) == [200] * 3
+    assert len(records(host, "egress.allow", RUN, name=NAME, path="/asked")) == 3
+    assert guest.call(ask_many, address, "/no/1", 1) == [403]

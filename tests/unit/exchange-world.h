@@ -72,6 +72,7 @@ typedef struct World {
         const char *deny;   /* egressd's reason, NULL: allowed */
         const char *deny_path; /* only this one; NULL: any */
         const char *git;    /* what egressd says of a rule about git, as JSON; NULL: nothing */
+        bool covers;        /* egressd says that the grant is for every request */
         bool audit_refuses;
         unsigned n_questions, n_done, n_within;
         Buffer log;         /* audit events and usage, one a line */
@@ -94,8 +95,8 @@ static inline int on_connect(IpcCall *call, json_t *params, void *userdata) {
         if (w->deny && (!w->deny_path || strcmp(json_string_value(json_object_get(params, "path")) ?: "", w->deny_path) == 0))
                 return ipc_call_reply(call, json_pack("{s:s, s:s, s:s, s:s, s:n, s:n}", "verdict", "deny", "reason", w->deny, "rule", "test",
                                                       "name", NAME, "grant", "addresses"));
-        return ipc_call_reply(call, json_pack("{s:s, s:s, s:s, s:s, s:i, s:[ss], s:o*}", "verdict", "pass", "reason", "allowed", "rule", "test",
-                                              "name", NAME, "grant", 7, "addresses", "127.0.0.9", "127.0.0.1", "git",
+        return ipc_call_reply(call, json_pack("{s:s, s:s, s:s, s:s, s:i, s:b, s:[ss], s:o*}", "verdict", "pass", "reason", "allowed", "rule", "test",
+                                              "name", NAME, "grant", 7, "covers", w->covers, "addresses", "127.0.0.9", "127.0.0.1", "git",
                                               w->git ? json_loads(w->git, 0, NULL) : NULL));
 }
 
@@ -376,6 +377,7 @@ static inline void set_up_host(World *w, const char *ca_dir) {
         assert_int_equal(audit_client_new(&w->audit, w->event), 0);
         c->audit = w->audit;
         assert_int_equal(notes_new(&c->notes, w->event, c->audit, RUN, "/run/no-anchord.sock"), 0);
+        assert_int_equal(tally_new(&c->tally, w->event, c->audit, RUN), 0);
         assert_int_equal(usage_report_new(&c->usage, w->event, c->audit, RUN, RUN_API_SOCKET), 0);
 }
 
@@ -383,6 +385,7 @@ static inline void tear_down_host(World *w) {
         ExchangeContext *c = &w->context;
 
         usage_report_free(c->usage);
+        tally_free(c->tally);
         notes_free(c->notes);
         audit_client_free(w->audit);
         egress_link_free(c->egress);

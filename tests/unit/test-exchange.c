@@ -98,6 +98,23 @@ static void test_model_call(void **state) {
         assert_string_equal(json_string_value(json_object_get(w->usage, "model")), "m");
 }
 
+/* The same, where the policy weighs no requests: nobody is asked about the second, and everything else is as before. */
+static void test_covered(void **state) {
+        World *w = *state;
+
+        w->covers = true;
+        play(w, client_of_model_call);
+        assert_int_equal(w->n_accepted, 1);
+        assert_int_equal(w->n_questions, 1);
+        assert_non_null(strstr(w->seen, "Authorization: Bearer " SECRET "\r\n"));
+        assert_false(logged(w, "egress.requests")); /* in ten seconds */
+        w->context.tally = tally_free(w->context.tally);
+        while (!logged(w, "egress.requests"))
+                assert_true(sd_event_run(w->event, 5000000) > 0);
+        assert_true(logged(w, "{\"count\":1,\"name\":\"" NAME "\""));
+        assert_true(logged(w, "\"requests\":[[\"GET\",\"/v1/models\",1]]"));
+}
+
 CLIENT(client_of_misuse, GET("/v1/x") "Cookie: a=" SENTINEL "\r\n\r\n",
        EXPECT(strstr(text, "HTTP/1.1 403 "));
        EXPECT(strstr(text, "credential-misuse")); EXPECT(proper);)
@@ -278,6 +295,7 @@ static int set_up_origin(void **state) {
 
 int main(void) {
         const struct CMUnitTest tests[] = {
+                cmocka_unit_test_setup_teardown(test_covered, set_up_origin, tear_down),
                 cmocka_unit_test_setup_teardown(test_model_call, set_up_origin, tear_down),
                 cmocka_unit_test_setup_teardown(test_refusals, set_up_origin, tear_down),
                 cmocka_unit_test_setup_teardown(test_misuse_in_body, set_up_origin, tear_down),

@@ -86,6 +86,27 @@ static void test_request(void **state) {
         assert_false(logged(&w->base, SECRET));
 }
 
+/* Where the policy weighs no requests, nobody is asked about any of them; the use of a credential is recorded all the same. */
+static void test_covered(void **state) {
+        H2World *w = *state;
+        Slot *first, *second;
+
+        w->pair->covered = true;
+        w->serve = serve_plainly;
+        first = guest_ask(w, "GET", "/v1/models", KEY, false);
+        second = guest_ask(w, "GET", "/v1/b", "", false);
+        h2_run(w);
+        assert_true(has(first, ":status: 200\n") && has(second, ":status: 200\n"));
+        assert_int_equal(w->base.n_questions, 0);
+        assert_true(logged(&w->base, "\"event\":\"credential.used\""));
+        assert_true(has(&w->origin.slots[0], "x-api-key: " SECRET "\n") || has(&w->origin.slots[1], "x-api-key: " SECRET "\n"));
+
+        w->base.audit_refuses = true; /* used once already */
+        first = guest_ask(w, "GET", "/v1/models", KEY, false);
+        h2_run(w);
+        assert_true(has(first, ":status: 200\n"));
+}
+
 /* No audit record, no credential; without a credential nothing has to be recorded. */
 static void test_audit_refuses(void **state) {
         H2World *w = *state;
@@ -577,6 +598,7 @@ int main(void) {
 #define T(test) cmocka_unit_test_setup_teardown(test, set_up_pair, tear_down_pair)
         const struct CMUnitTest tests[] = {
                 T(test_request),
+                T(test_covered),
                 T(test_audit_refuses),
                 T(test_refusals),
                 T(test_refused_head),

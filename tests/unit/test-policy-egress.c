@@ -39,6 +39,26 @@ static void expect(const EgressPolicy *e, const char *name, uint16_t port, const
         assert_int_equal(d.verdict, verdict);
 }
 
+/* Which names have rules by method or path, whatever these say: for the others one verdict holds for all requests. */
+static void test_weighs_requests(void **state) {
+        const EgressPolicy *e = load(*state, "{'allow': [{'name': 'a.example.org', 'ports': [443]}, {'name': 'b.example.org', 'ports': [443], 'methods': ['GET']},"
+                                             " {'name': '*.c.example.org', 'ports': [443], 'paths': ['/x']}, {'name': 'y.c.example.org', 'ports': [443]},"
+                                             " {'name': 'd.example.org', 'ports': [443, {'port': 8443, 'protocol': 'tls'}]},"
+                                             " {'name': 'g.example.org', 'ports': [443], 'git': {'repositories': ['a'], 'fetch': true}}],"
+                                             " 'deny': [{'name': '*.e.example.org', 'paths': ['/x']}, {'name': 'd.example.org', 'ports': [8443], 'methods': ['PUT']}, {'name': 'a.example.org', 'ports': [80]}]}");
+
+        assert_false(egress_policy_weighs_requests(e, "a.example.org", 443));
+        assert_true(egress_policy_weighs_requests(e, "b.example.org", 443));
+        assert_false(egress_policy_weighs_requests(e, "b.example.org", 8080)); /* not allowed there at all */
+        assert_true(egress_policy_weighs_requests(e, "z.c.example.org", 443));
+        assert_true(egress_policy_weighs_requests(e, "y.c.example.org", 443)); /* also a rule that gives way to another */
+        assert_false(egress_policy_weighs_requests(e, "d.example.org", 443));
+        assert_true(egress_policy_weighs_requests(e, "d.example.org", 8443));
+        assert_true(egress_policy_weighs_requests(e, "x.e.example.org", 1));
+        assert_true(egress_policy_weighs_requests(e, "g.example.org", 443)); /* git's rules are about paths */
+        assert_false(egress_policy_weighs_requests(e, "e.example.org", 1));
+}
+
 static int setup(void **state) {
         static Tree t;
 
@@ -526,6 +546,7 @@ int main(void) {
                 cmocka_unit_test_setup_teardown(test_git, setup, teardown),
                 cmocka_unit_test_setup_teardown(test_git_frozen, setup, teardown),
                 cmocka_unit_test_setup_teardown(test_git_findings, setup, teardown),
+                cmocka_unit_test_setup_teardown(test_weighs_requests, setup, teardown),
                 cmocka_unit_test_setup_teardown(test_digest, setup, teardown),
         };
 

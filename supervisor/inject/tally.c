@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+
+#include "inject/tally.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "util/json.h"
+#include "util/log.h"
+#include "util/text.h"
+
+#define WINDOW_USEC (10ULL * 1000 * 1000)
+
+enum { METHOD_SIZE = 24, PATH_SIZE = 129 };
+
+typedef struct TallyRequest {
+        char method[METHOD_SIZE], path[PATH_SIZE];
+        uint64_t count;
+} TallyRequest;
+
+typedef struct TallyHost {
+        char name[254];
+        uint16_t port;
+        uint64_t count;
+        size_t n_requests;
+        TallyRequest requests[TALLY_REQUESTS_MAX];
+} TallyHost;
+
+struct Tally {
+        AuditClient *audit; /* borrowed */
+        const char *run;    /* borrowed */
+        sd_event_source *timer; /* owned; on while anything is counted */
+        TallyHost *hosts[TALLY_HOSTS_MAX + 1]; /* owned; the last one is everybody else's */
+        size_t n_hosts;
+};
+
+static json_t *describe(const TallyHost *host) {
+        _cleanup_json_ json_t *requests = json_array();
+
+        for (size_t i = 0; i < host->n_requests; i++) {
+                const TallyRequest *q = &host->requests[i];
+                _cleanup_free_ char *method = text_escape(q->method, strlen(q->method), false), *path = text_escape(q->path, strlen(q->path), false);
+
+                if (!method || !path || json_array_append_new(requests, json_pack("[s, s, I]", method, path, (json_int_t) q->count)) < 0)
+                        return NULL;
+        }
+        return json_pack("{s:s, s:i, s:I, s:O}", "name", host->name, "port", (int) host->port, "count", (json_int_t) host->count, "requests", requests);
+}
+
+static void tell(Tally *t) {
+        for (size_t i = 0; i <= TALLY_HOSTS_MAX; i++) {
+                TallyHost *host = t->hosts[i];
+                json_t *data;
+                int r;
+
+                if (!host)
+                        continue;
+                data = describe(host);
+                r = data ? audit_append(t->audit, "egress.requests", t->run, NULL, NULL, data, NULL, NULL) : -ENOMEM;
+                if (r < 0)
+                        log_error_errno(r, "%llu requests for %s could not be recorded", (unsigned long long) host->count, host->name);
+                free(host);
+                t->hosts[i] = NULL;
+        }
+        t->n_hosts = 0;
+}
+
+static int tally_on_timer(sd_event_source *s, uint64_t usec, void *userdata) {
+        tell(userdata);
+        return 0;
+}
+
+int tally_new(Tally **ret, sd_event *event, AuditClient *audit, const char *run) {
+        _cleanup_(tally_freep) Tally *t = calloc(1, sizeof(*t));
+        int r;
+
+        if (!t)
+                return -ENOMEM;
+        t->audit = audit;
+        t->run = run;
+        r = sd_event_add_time_relative(event, &t->timer, CLOCK_BOOTTIME, 0, 0, tally_on_timer, t);
+        if (r >= 0)
+                r = sd_event_source_set_enabled(t->timer, SD_EVENT_OFF);
+        if (r < 0)
+                return r;
+
+        *ret = TAKE_PTR(t);
+        return 0;
+}
+
+Tally *tally_free(Tally *t) {
+        if (!t)
+                return NULL;
+        tell(t);
+        t->timer = sd_event_source_disable_unref(t->timer);
+        free(t);
+        return NULL;
+}
+
+static TallyHost *new_host(Tally *t, size_t place, const char *name, uint16_t port) {
+        TallyHost *host = calloc(1, sizeof(*host));
+
+        if (!host)
+                return NULL;
+        (void) snprintf(host->name, sizeof(host->name), "%s", name);
+        host->port = port;
+        t->hosts[place] = host;
+
+        /* these fail only for arguments that are wrong */
+        if (t->n_hosts++ == 0) {
+                (void) sd_event_source_set_time_relative(t->timer, WINDOW_USEC);
+                (void) sd_event_source_set_enabled(t->timer, SD_EVENT_ONESHOT);
+        }
+        return host;
+}
+
+static TallyHost *find_host(Tally *t, const char *name, uint16_t port) {
+        size_t i;
+
+        for (i = 0; i < TALLY_HOSTS_MAX && t->hosts[i]; i++)
+                if (t->hosts[i]->port == port && strcmp(t->hosts[i]->name, name) == 0)
+                        return t->hosts[i];
+        if (i < TALLY_HOSTS_MAX)
+                return new_host(t, i, name, port);
+        return t->hosts[TALLY_HOSTS_MAX] ?: new_host(t, TALLY_HOSTS_MAX, "-", 0);
+}
+
+static bool is_of(const TallyRequest *q, const char *method, const char *path, size_t path_size) {
+        return strncmp(q->method, method, METHOD_SIZE - 1) == 0 && strncmp(q->path, path, path_size) == 0 && q->path[path_size] == '\0';
+}
+
+void tally_count(Tally *t, const char *name, uint16_t port, const char *method, const char *path) {
+        TallyHost *host = t ? find_host(t, name, port) : NULL;
+        size_t size = strcspn(path, "?");
+        TallyRequest *q;
+
+        if (!host)
+                return;
+        host->count++;
+        if (size >= PATH_SIZE)
+                size = PATH_SIZE - 1;
+        for (size_t i = 0; i < host->n_requests; i++)
+                if (is_of(&host->requests[i], method, path, size)) {
+                        host->requests[i].count++;
+                        return;
+                }
+        if (host->n_requests == TALLY_REQUESTS_MAX)
+                return;
+        q = &host->requests[host->n_requests++];
+        (void) snprintf(q->method, sizeof(q->method), "%s", method);
+        memcpy(q->path, path, size);
+        q->count = 1;
+}

@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+#pragma once
+
+/* Requests that nobody was asked about, since the grant of their connection is for all of them: counted, and told to the audit log. */
+
+#include <stdint.h>
+#include <systemd/sd-event.h>
+
+#include "audit/audit.h"
+#include "util/cleanup.h"
+
+enum { TALLY_HOSTS_MAX = 64, TALLY_REQUESTS_MAX = 32 };
+
+/*
+ * Every ten seconds, one record egress.requests for each name and port that had any: `count`, and of these by method and path the first
+ * TALLY_REQUESTS_MAX kinds, [[method, path, count], …] (paths without their query, escaped, the first 128 bytes). Beyond TALLY_HOSTS_MAX names at once they are counted
+ * under the name "-" and port 0.
+ */
+typedef struct Tally Tally;
+int tally_new(Tally **ret, sd_event *event, AuditClient *audit, const char *run);
+/* What was counted and not told is told first; that it is heard is not waited for. */
+Tally *tally_free(Tally *t);
+DEFINE_CLEANUP(Tally *, tally_free)
+
+/* t may be NULL: nobody counts. */
+void tally_count(Tally *t, const char *name, uint16_t port, const char *method, const char *path);
