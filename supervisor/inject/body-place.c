@@ -317,16 +317,28 @@ static int judge_places(const HttpHead *head, SubstitutePlan *plan, const char *
         return n_fit > 0 ? 0 : BODY_E_ENCODED;
 }
 
+bool body_place_is_gzip(const char *coding) {
+        return strcasecmp(coding, "gzip") == 0 || strcasecmp(coding, "x-gzip") == 0;
+}
+
+/* A coding that whoever held the body has taken off, or none. */
+static bool is_readable(const HttpHead *head) {
+        const char *coding;
+        size_t n = http_head_find(head, "content-encoding", &coding);
+
+        return n == 0 || (n == 1 && (strcasecmp(coding, "identity") == 0 || body_place_is_gzip(coding)));
+}
+
 int body_place_judge(const InjectCredential *credentials, size_t n_credentials, const HttpHead *head, SubstitutePlan *plan,
                      const void *data, size_t size, BodyRewrite *ret) {
         const InjectCredential *misused;
-        const char *encoding, *digest;
+        const char *digest;
         int r;
 
         *ret = (BodyRewrite) {};
         if (size == 0)
                 return 0;
-        if (http_head_find(head, "content-encoding", &encoding) > 0 && strcasecmp(encoding, "identity") != 0)
+        if (!is_readable(head))
                 return BODY_E_ENCODED;
 
         r = judge_places(head, plan, data, size, false, ret);

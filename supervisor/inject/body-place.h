@@ -26,9 +26,12 @@ typedef struct BodyRewrite {
 enum {
         _BODY_E_SUCCESS,
         BODY_E_REFUSED,  /* the plan's verdict says why */
-        BODY_E_ENCODED,  /* it has a Content-Encoding, or is of another type than the place: nobody can tell what is in it */
+        BODY_E_ENCODED,  /* it has another Content-Encoding than gzip, or is of another type than the place: nobody can tell what is in it */
         BODY_E_MALFORMED, /* it is not what its type says */
 };
+
+/* A Content-Encoding that can be read: then what is judged, and written, is the decoded body. */
+bool body_place_is_gzip(const char *coding);
 
 /* Judges the whole body of a request whose plan has places in it: adds to the plan's items, or makes its verdict a refusal. ret borrows from
  * the plan's places alone. */

@@ -265,8 +265,12 @@ static int head_step(Exchange *x) {
                 buffer_consume(&x->from_guest, used);
                 r = 1;
         }
-        if (event == HTTP_EVENT_HEAD)
+        if (event == HTTP_EVENT_HEAD) {
+                if (x->origin) /* its end may have come in this very turn of the loop */
+                        tls_stream_look(x->origin);
+                check_idle_origin(x);
                 return judge_request(x);
+        }
         return x->guest_ended ? -ESHUTDOWN : r;
 }
 
@@ -370,9 +374,23 @@ static int round_of(Exchange *x) {
         return progress || r > 0;
 }
 
+/* A connection that waits needs no memory for what it carried. */
+static void rest(Exchange *x) {
+        Buffer *buffers[] = { &x->from_guest, &x->from_origin, &x->to_guest, &x->to_origin };
+
+        for (size_t i = 0; i < ELEMENTSOF(buffers); i++)
+                if (buffer_size(buffers[i]) == 0)
+                        buffer_done(buffers[i]);
+        masker_rest(x->request.mask);
+        masker_rest(x->request.tripwire);
+}
+
 static int set_interest(Exchange *x) {
         bool read_guest, read_origin;
         int r;
+
+        if (x->phase == PHASE_HEAD || x->phase == PHASE_H2)
+                rest(x);
 
         switch (x->phase) {
         case PHASE_HEAD:

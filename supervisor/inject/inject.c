@@ -343,6 +343,7 @@ Inject *inject_free(Inject *i) {
 
         i->server = ipc_server_free(i->server);
         exchange_close_all(&i->context);
+        tally_tell_last(i->tally);
         i->again = sd_event_source_disable_unref(i->again);
         i->secretd = ipc_client_free(i->secretd);
         i->minter = minter_free(i->minter);

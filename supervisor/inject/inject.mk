@@ -35,6 +35,7 @@ LIB_SRCS += supervisor/inject/request-answer.c
 LIB_SRCS += supervisor/inject/request-budget.c
 LIB_SRCS += supervisor/inject/request-mint.c
 LIB_SRCS += supervisor/inject/request-git.c
+LIB_SRCS += supervisor/inject/request-encoded.c
 LIB_SRCS += supervisor/inject/request.c
 LIB_SRCS += supervisor/inject/revoker.c
 LIB_SRCS += supervisor/inject/substitute.c

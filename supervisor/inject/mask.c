@@ -61,14 +61,14 @@ typedef struct Match {
 } Match;
 
 struct Masker {
-        Needle needles[MASK_PAIRS_MAX];
         size_t n_needles, longest, shortest; /* in units */
         uint64_t base, hits;
         Buffer held;
         size_t ahead[_MASK_VIEWS]; /* how many of the held bytes belong to a unit that began before them */
         uint8_t *units[_MASK_VIEWS]; /* owned: room for tracks */
         uint32_t *at[_MASK_VIEWS];
-        size_t room;
+        size_t room, size; /* the latter: of all of this */
+        Needle needles[];
 };
 
 static uint64_t hash_plain(const Masker *m, const uint8_t *p, size_t size) {
@@ -159,9 +159,10 @@ int masker_new(Masker **ret, const MaskPair *pairs, size_t n_pairs) {
         if (n_pairs > MASK_PAIRS_MAX)
                 return -E2BIG;
 
-        m = calloc(1, sizeof(*m));
+        m = calloc(1, sizeof(*m) + n_pairs * sizeof(*m->needles));
         if (!m)
                 return -ENOMEM;
+        m->size = sizeof(*m) + n_pairs * sizeof(*m->needles);
 
         if (getrandom(&m->base, sizeof(m->base), 0) != sizeof(m->base))
                 return -EIO;
@@ -199,9 +200,16 @@ Masker *masker_free(Masker *m) {
         }
         free_room(m);
         buffer_done(&m->held);
-        explicit_bzero(m, sizeof(*m));
+        explicit_bzero(m, m->size);
         free(m);
         return NULL;
+}
+
+void masker_rest(Masker *m) {
+        if (m && m->n_needles > 0 && buffer_size(&m->held) == 0) {
+                free_room(m);
+                buffer_done(&m->held);
+        }
 }
 
 /* ---- tracks ---- */

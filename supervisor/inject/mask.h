@@ -43,5 +43,8 @@ int masker_feed(Masker *m, const void *data, size_t size, Buffer *out);
 /* The stream is over: what was held back follows. The masker can then be used for another stream. */
 int masker_finish(Masker *m, Buffer *out);
 
+/* Frees what only the text needed that went through, if nothing of it is held back. NULL is nothing. */
+void masker_rest(Masker *m);
+
 /* How many needles were replaced so far. */
 uint64_t masker_hits(const Masker *m);

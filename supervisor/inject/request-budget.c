@@ -84,6 +84,7 @@ void request_forget_held(Request *q) {
         q->context->gathered -= q->gathered;
         q->gathered = 0;
         buffer_done(&q->held);
+        buffer_done(&q->held_encoded);
 }
 
 /* ---- what it may cost ---- */

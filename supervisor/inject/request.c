@@ -403,6 +403,9 @@ static int clear_covered(Request *q, Refusal *ret) {
         r = request_wait_for_token(q);
         if (r != 0)
                 return r == REQUEST_E_WAITS ? 0 : r;
+        r = renew_mask(q);
+        if (r < 0)
+                return r;
         return q->gathers ? request_reserve(q, ret) : REQUEST_E_CLEARED;
 }
 
@@ -472,6 +475,9 @@ static int judge_held(Request *q, Refusal *ret) {
 
         if (q->plan.n_body == 0)
                 return request_settle_length(q);
+        r = request_open_held(q, ret);
+        if (r != 0)
+                return r;
         r = body_place_judge(q->context->credentials, q->context->n_credentials, q->head, &q->plan, buffer_data(&q->held), buffer_size(&q->held), &q->rewrite);
         switch (r) {
         case BODY_E_REFUSED:
@@ -500,10 +506,6 @@ int request_hold_body(Request *q, const void *data, size_t size, bool last, Refu
                 r = request_feed_body(q, data, size, last, &out, ret);
         buffer_done(&out);
         return r != 0 || !last ? r : judge_held(q, ret);
-}
-
-int request_write_held(Request *q, Buffer *out) {
-        return body_place_write(&q->rewrite, buffer_data(&q->held), buffer_size(&q->held), out);
 }
 
 /* ---- the request's body ---- */

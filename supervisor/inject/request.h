@@ -58,7 +58,8 @@ typedef struct Request {
         const HttpHead *head;     /* borrowed; NULL between requests; what is to leave, once a body was held */
         SubstitutePlan plan;      /* borrows from the head */
         HttpHead *held_head;      /* owned; the head with the length of the body as it leaves; NULL unless a body was held */
-        Buffer held;              /* the body as it came */
+        Buffer held;              /* the body as it came, or what it stands for */
+        Buffer held_encoded;      /* as it came, if it was decoded */
         BodyRewrite rewrite;      /* and where it changes */
         Masker *mask, *tripwire;  /* owned; the first works on the answer, the second finds sentinels in the request's body */
         Gunzip *gunzip;           /* owned; NULL unless the answer is encoded */
@@ -161,6 +162,11 @@ int request_settle_length(Request *q);
 int request_wait_for_token(Request *q);
 /* Egressd, the audit log and perhaps a minter have said what they say; q may be gone after it. */
 void request_go_on(Request *q, int r, Refusal *refusal);
+
+/* ---- request-encoded.c, for request.c ---- */
+
+/* The whole held body, which has a place: if it came in gzip, `held` is decoded now, and searched as what came was. */
+int request_open_held(Request *q, Refusal *ret);
 
 /* ---- request-budget.c, for request.c and request-answer.c ---- */
 

@@ -48,16 +48,23 @@ static json_t *describe(const TallyHost *host) {
         return json_pack("{s:s, s:i, s:I, s:O}", "name", host->name, "port", (int) host->port, "count", (json_int_t) host->count, "requests", requests);
 }
 
-static void tell(Tally *t) {
+static int append(Tally *t, bool wait, json_t *data) {
+        if (!data)
+                return -ENOMEM;
+        return wait ? audit_append_sync("egress.requests", t->run, NULL, NULL, data) : audit_append(t->audit, "egress.requests", t->run, NULL, NULL, data, NULL, NULL);
+}
+
+/* Once the audit log did not answer, the others are not waited for either. */
+static void tell(Tally *t, bool wait) {
+        int r = 0;
+
         for (size_t i = 0; i <= TALLY_HOSTS_MAX; i++) {
                 TallyHost *host = t->hosts[i];
-                json_t *data;
-                int r;
 
                 if (!host)
                         continue;
-                data = describe(host);
-                r = data ? audit_append(t->audit, "egress.requests", t->run, NULL, NULL, data, NULL, NULL) : -ENOMEM;
+                if (r >= 0 || !wait)
+                        r = append(t, wait, describe(host));
                 if (r < 0)
                         log_error_errno(r, "%llu requests for %s could not be recorded", (unsigned long long) host->count, host->name);
                 free(host);
@@ -66,8 +73,18 @@ static void tell(Tally *t) {
         t->n_hosts = 0;
 }
 
+void tally_tell(Tally *t) {
+        if (t)
+                tell(t, false);
+}
+
+void tally_tell_last(Tally *t) {
+        if (t)
+                tell(t, true);
+}
+
 static int tally_on_timer(sd_event_source *s, uint64_t usec, void *userdata) {
-        tell(userdata);
+        tally_tell(userdata);
         return 0;
 }
 
@@ -92,7 +109,8 @@ int tally_new(Tally **ret, sd_event *event, AuditClient *audit, const char *run)
 Tally *tally_free(Tally *t) {
         if (!t)
                 return NULL;
-        tell(t);
+        for (size_t i = 0; i <= TALLY_HOSTS_MAX; i++)
+                free(t->hosts[i]);
         t->timer = sd_event_source_disable_unref(t->timer);
         free(t);
         return NULL;

@@ -18,9 +18,13 @@ enum { TALLY_HOSTS_MAX = 64, TALLY_REQUESTS_MAX = 32 };
  */
 typedef struct Tally Tally;
 int tally_new(Tally **ret, sd_event *event, AuditClient *audit, const char *run);
-/* What was counted and not told is told first; that it is heard is not waited for. */
+/* What was not told is lost. */
 Tally *tally_free(Tally *t);
 DEFINE_CLEANUP(Tally *, tally_free)
+
+/* Now; the second one at the end of the process: it waits until the audit log has it. */
+void tally_tell(Tally *t);
+void tally_tell_last(Tally *t);
 
 /* t may be NULL: nobody counts. */
 void tally_count(Tally *t, const char *name, uint16_t port, const char *method, const char *path);

@@ -6,7 +6,8 @@
  *
  * OpenSSL may want to read in order to write and the other way round (key updates); `crossed` remembers that
  * until the next call. What it has decrypted already does not make the socket readable: so an owner reads
- * until -EAGAIN, or comes back by itself.
+ * until -EAGAIN, or comes back by itself. Once it has read until there, nothing more is asked of the socket until the loop says that
+ * there is something (`drained`): most calls would find nothing, and each is a system call.
  *
  * Truncation is told apart from an end: a body that ends with its connection counts only if the origin said
  * close_notify.
@@ -44,6 +45,7 @@ struct TlsStream {
         bool held;               /* the client's first message was read, and the owner is to choose */
         unsigned offer, chosen;  /* of a client: TLS_HTTP1, TLS_HTTP2 */
         bool want_read, want_write;
+        bool drained;     /* neither OpenSSL nor the socket had more */
         uint32_t crossed; /* EPOLLIN or EPOLLOUT that OpenSSL waits for */
         char error[160];
 };
@@ -198,6 +200,7 @@ static int stream_update(TlsStream *s) {
 static int stream_on_io(sd_event_source *source, int fd, uint32_t revents, void *userdata) {
         TlsStream *s = userdata;
 
+        s->drained = false;
         s->ready(s, s->userdata);
         return 0;
 }
@@ -371,13 +374,22 @@ unsigned tls_stream_version(const TlsStream *s) {
 
 ssize_t tls_stream_read(TlsStream *s, void *data, size_t size) {
         size_t n;
+        int r;
 
         if (s->broken)
                 return -ECONNRESET;
+        if (s->drained)
+                return -EAGAIN;
         ERR_clear_error();
         if (SSL_read_ex(s->ssl, data, size, &n) == 1)
                 return (ssize_t) n;
-        return stream_result(s, 0, EPOLLIN);
+        r = stream_result(s, 0, EPOLLIN);
+        s->drained = r == -EAGAIN && s->crossed == 0;
+        return r;
+}
+
+void tls_stream_look(TlsStream *s) {
+        s->drained = false;
 }
 
 ssize_t tls_stream_write(TlsStream *s, const void *data, size_t size) {

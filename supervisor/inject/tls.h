@@ -58,6 +58,8 @@ unsigned tls_stream_version(const TlsStream *s);
 
 /* Bytes, 0 at a proper end, -EAGAIN, -ECONNRESET if the connection just broke off, -EPROTO. */
 ssize_t tls_stream_read(TlsStream *s, void *data, size_t size);
+/* Asks the socket itself the next time, also if there was nothing when it was asked last and the loop has not said otherwise yet. */
+void tls_stream_look(TlsStream *s);
 /* Bytes (maybe fewer), -EAGAIN, -ECONNRESET, -EPROTO. */
 ssize_t tls_stream_write(TlsStream *s, const void *data, size_t size);
 /* Says that nothing follows, and closes that direction. Never waits. */

@@ -2,8 +2,10 @@
 """Every kind of place, on a real run: golden bytes at the origin, what is refused, and where no value is afterwards."""
 
 import base64
+import gzip
 import json
 import re
+import subprocess
 import zlib
 from urllib.parse import quote
 
@@ -76,7 +78,17 @@ ask signed -H "x-token: $TOKEN" -H 'signature-input: sig1=("@method")' $w/v1/x
 ask signed-aws -H "authorization: AWS4-HMAC-SHA256 Credential=$TOKEN/20260101/x" $w/v1/x
 ask digest -H "$form" -H 'content-md5: Q2hlY2sgSW50ZWdyaXR5IQ==' -d "client_secret=$LOGIN" $l/echo
 ask digest-control -H 'content-md5: Q2hlY2sgSW50ZWdyaXR5IQ==' -H "x-token: $TOKEN" -d "x=1" $w/echo
-printf '{"auth":[{"secret":"%s"}]}' "$LOGIN" | gzip | ask encoded -H "$json" -H 'content-encoding: gzip' --data-binary @- $l/echo
+encoded() { n=$1; shift; ask "$n" -H "$json" -H 'content-encoding: gzip' --data-binary @- $l/echo; }
+printf '{"auth":[{"secret":"%s"}]}' "$LOGIN" | gzip | encoded gzip
+printf '{"auth":[{"secret":""}]}' | gzip -n1 | encoded gzip-without
+(printf '{"auth":[{"secret":"%s"}],"n":"' "$LOGIN"; head -c 200000000 /dev/zero | tr '\0' x) | gzip | head -c 200000 | encoded gzip-bomb
+(printf '{"auth":[{"secret":"%s"}],"n":"' "$LOGIN"; head -c 270000 /dev/zero | tr '\0' x; printf '"}') | gzip | encoded gzip-large
+printf '{"auth":[{"secret":"%s"}]}' "$LOGIN" | gzip | head -c 40 | encoded gzip-cut
+printf '{"auth":[{"secret":"%s"}]}' "$LOGIN" | encoded gzip-plain
+printf '{"auth":[{"secret":"x"}],"a":"%s"}' "$LOGIN" | gzip | encoded misuse-gzip
+printf '{"auth":[{"secret":"x"}],"a":"%s"}' "$TOKEN" | gzip | encoded misuse-gzip-other
+printf '{"auth":[{"secret":"%s"}]}' "$LOGIN" | ask encoded -H "$json" -H 'content-encoding: br' --data-binary @- $l/echo
+printf '\0\0\0\0\2{}' | ask grpc -H 'content-type: application/grpc' -H 'grpc-encoding: gzip' --data-binary @- $l/echo
 ask type -H 'content-type: text/plain' -d "client_secret=$LOGIN" $l/echo
 ask malformed -H "$json" -d "{\"auth\":[{\"secret\":\"$LOGIN\",\"secret\":\"$LOGIN\"}]}" $l/echo
 head -c 300000 /dev/zero | tr '\0' x | ask large -H "$form" --data-binary @- $l/echo
@@ -150,15 +162,26 @@ def test_golden_bytes(ran, name):
     assert sorted(head(entry)) == sorted(line.format(len(body)) for line in lines)
 
 
+def test_gzip_body_is_opened_and_closed_again(ran):
+    """Rewritten and encoded anew with its new length; what nothing is put into leaves byte for byte as it came."""
+    assert ran.status["gzip"] == ran.status["gzip-without"] == "200"
+    sent = {name: ran.origin[name]["body"].encode("latin-1") for name in ("gzip", "gzip-without")}
+    assert json.loads(gzip.decompress(sent["gzip"])) == {"auth": [{"secret": LOGIN}]}
+    assert {int(ran.origin[name]["headers"]["Content-Length"]) - len(body) for name, body in sent.items()} == {0}
+    assert ran.origin["gzip"]["headers"]["content-encoding"] == "gzip"
+    assert sent["gzip-without"] == subprocess.run(["gzip", "-n1"], input=b'{"auth":[{"secret":""}]}', capture_output=True, check=True).stdout
+
+
 @pytest.mark.parametrize("name, status, reason", [
     *((name, "403", "credential-misuse") for name in (
         "misuse-header", "misuse-basic", "misuse-path", "misuse-percent", "misuse-base64", "misuse-body", "misuse-body-percent", "misuse-body-json",
         "misuse-body-base64", "misuse-other-host", "misuse-other-place", "misuse-query-path", "misuse-json-elsewhere", "misuse-form-elsewhere")),
     *((name, "403", "foreign-credential") for name in ("foreign", "foreign-basic", "foreign-json", "foreign-query")),
     ("scope", "403", "credential-scope"),
-    *((name, "422", "cannot-substitute") for name in ("signed", "signed-aws", "digest", "malformed")),
-    *((name, "415", "body-type") for name in ("encoded", "type")),
-    ("large", "413", "body-too-large"),
+    *((name, "403", "credential-misuse") for name in ("misuse-gzip", "misuse-gzip-other")),
+    *((name, "422", "cannot-substitute") for name in ("signed", "signed-aws", "digest", "malformed", "gzip-cut", "gzip-plain")),
+    *((name, "415", "body-type") for name in ("encoded", "type", "grpc")),
+    *((name, "413", "body-too-large") for name in ("large", "gzip-bomb", "gzip-large")),
 ])
 def test_refused(ran, name, status, reason):
     assert ran.status[name] == status

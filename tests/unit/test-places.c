@@ -216,7 +216,10 @@ static void test_json(void **state) {
         expect(f, MALFORMED, SIGN_IN, J, "{\"auth\":[{\"api/key\":\"" SENTINEL "\",\"api/key\":\"" SENTINEL "\"}]}", NULL); /* which of the two? */
         expect(f, MALFORMED, SIGN_IN, J, "{\"auth\":[{\"api/key\":\"" SENTINEL "\"}]", NULL);
         expect(f, MALFORMED, SIGN_IN, J, "{\"auth\":[{\"api/key\":\"" SENTINEL "\"}]} {}", NULL);
-        expect(f, ENCODED, SIGN_IN, J "Content-Encoding: gzip\r\n", "{}", NULL);
+        expect(f, ENCODED, SIGN_IN, J "Content-Encoding: br\r\n", "{}", NULL);
+        expect(f, ENCODED, SIGN_IN, J "Content-Encoding: gzip\r\nContent-Encoding: gzip\r\n", "{}", NULL);
+        expect(f, ENCODED, SIGN_IN, J "Content-Encoding: gzip, gzip\r\n", "{}", NULL);
+        expect(f, ENCODED, SIGN_IN, "Content-Type: application/grpc\r\nGrpc-Encoding: gzip\r\n", "{}", NULL);
         expect(f, ENCODED, SIGN_IN, "Content-Type: text/plain\r\n", "{}", NULL);
         expect(f, ENCODED, SIGN_IN, "", "{}", NULL);
         /* elsewhere the body is nobody's place */
