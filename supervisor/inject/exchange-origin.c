@@ -47,9 +47,14 @@ static void exchange_on_origin(TlsStream *s, void *userdata) {
 /* Takes fd over. */
 static int start_tls(Exchange *x, int connected) {
         _cleanup_fd_ int fd = connected;
+        _cleanup_free_ char *key = NULL;
         int r;
 
-        r = tls_stream_connect(&x->origin, x->context->event, x->context->tls, fd, x->name,
+        /* what carries one credential and what carries another have no session in common */
+        key = text_format("%s %u %llx", x->name, x->port, (unsigned long long) x->carried);
+        if (!key)
+                return -ENOMEM;
+        r = tls_stream_connect(&x->origin, x->context->event, x->context->tls, fd, x->name, key,
                                x->opening ? tls_stream_offer(x->guest) : TLS_HTTP1, exchange_on_origin, x);
         if (r < 0)
                 return exchange_refuse(x, 502, "unreachable", "No connection to the origin could be made.");

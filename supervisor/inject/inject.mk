@@ -40,6 +40,7 @@ LIB_SRCS += supervisor/inject/request.c
 LIB_SRCS += supervisor/inject/revoker.c
 LIB_SRCS += supervisor/inject/substitute.c
 LIB_SRCS += supervisor/inject/tally.c
+LIB_SRCS += supervisor/inject/tls-sessions.c
 LIB_SRCS += supervisor/inject/tls.c
 LIB_SRCS += supervisor/inject/token-answer.c
 LIB_SRCS += supervisor/inject/usage-price.c

@@ -27,17 +27,21 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
+#include "inject/tls-sessions.h"
 #include "util/log.h"
 #include "util/text.h"
 
 struct TlsSetup {
         SSL_CTX *server, *client; /* owned */
+        TlsSessions *sessions;    /* owned; with origins */
 };
 
 struct TlsStream {
         SSL *ssl; /* owned */
         int fd;   /* owned */
         char *name; /* owned */
+        TlsSessions *sessions;   /* borrowed; of a connection to an origin */
+        char *session_key;       /* owned */
         sd_event_source *source; /* owned */
         TlsReady ready;
         void *userdata;
@@ -110,6 +114,19 @@ static int check_name(SSL *ssl, int *alert, void *userdata) {
         return SSL_TLSEXT_ERR_ALERT_FATAL;
 }
 
+/* The origin gave something to come back with. A copy is kept: OpenSSL calls the session of a connection that breaks off a bad one. */
+static int keep_session(SSL *ssl, SSL_SESSION *session) {
+        TlsStream *s = SSL_get_app_data(ssl);
+        SSL_SESSION *copy;
+
+        if (!s || !s->session_key || SSL_get_verify_result(ssl) != X509_V_OK || !SSL_SESSION_is_resumable(session))
+                return 0;
+        copy = SSL_SESSION_dup(session);
+        if (copy)
+                tls_sessions_put(s->sessions, s->session_key, copy);
+        return 0; /* nothing was taken over */
+}
+
 static SSL_CTX *make_context(const SSL_METHOD *method) {
         SSL_CTX *c = SSL_CTX_new(method);
 
@@ -119,7 +136,7 @@ static SSL_CTX *make_context(const SSL_METHOD *method) {
                 SSL_CTX_free(c);
                 return NULL;
         }
-        SSL_CTX_set_options(c, SSL_OP_NO_TICKET | SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION);
+        SSL_CTX_set_options(c, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION);
         SSL_CTX_set_session_cache_mode(c, SSL_SESS_CACHE_OFF);
         SSL_CTX_set_mode(c, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER | SSL_MODE_RELEASE_BUFFERS);
         return c;
@@ -154,8 +171,13 @@ int tls_setup_new(TlsSetup **ret, const char *extra_dir) {
         if (!t->server || !t->client)
                 return -ENOMEM;
 
-        if (SSL_CTX_set_num_tickets(t->server, 0) != 1)
+        SSL_CTX_set_options(t->server, SSL_OP_NO_TICKET);
+        /* a leaf and nothing else is sent: there is no chain to be looked for at each handshake */
+        SSL_CTX_set_mode(t->server, SSL_MODE_NO_AUTO_CHAIN);
+        if (SSL_CTX_set_num_tickets(t->server, 0) != 1 || tls_sessions_new(&t->sessions) < 0)
                 return -ENOMEM;
+        SSL_CTX_set_session_cache_mode(t->client, SSL_SESS_CACHE_CLIENT | SSL_SESS_CACHE_NO_INTERNAL);
+        SSL_CTX_sess_set_new_cb(t->client, keep_session);
         SSL_CTX_set_alpn_select_cb(t->server, choose_protocol, NULL);
         SSL_CTX_set_tlsext_servername_callback(t->server, check_name);
         SSL_CTX_set_client_hello_cb(t->server, read_hello, NULL);
@@ -175,6 +197,7 @@ TlsSetup *tls_setup_free(TlsSetup *t) {
                 return NULL;
         SSL_CTX_free(t->server);
         SSL_CTX_free(t->client);
+        tls_sessions_free(t->sessions);
         free(t);
         return NULL;
 }
@@ -265,12 +288,26 @@ static int offer_versions(SSL *ssl, unsigned versions) {
         return SSL_set_alpn_protos(ssl, list, n) == 0 ? 0 : -ENOMEM;
 }
 
-int tls_stream_connect(TlsStream **ret, sd_event *event, TlsSetup *t, int fd, const char *name, unsigned versions,
+/* With the session of the last time, if there is one. */
+static int use_session(TlsStream *s, TlsSetup *t, const char *key) {
+        SSL_SESSION *session = tls_sessions_take(t->sessions, key);
+
+        s->sessions = t->sessions;
+        s->session_key = strdup(key);
+        if (session)
+                (void) SSL_set_session(s->ssl, session); /* else it is a whole handshake */
+        SSL_SESSION_free(session);
+        return s->session_key ? 0 : -ENOMEM;
+}
+
+int tls_stream_connect(TlsStream **ret, sd_event *event, TlsSetup *t, int fd, const char *name, const char *key, unsigned versions,
                        TlsReady ready, void *userdata) {
         _cleanup_(tls_stream_freep) TlsStream *s = NULL;
         int r;
 
         r = stream_new(&s, event, t->client, fd, name, ready, userdata);
+        if (r >= 0)
+                r = use_session(s, t, key);
         if (r < 0)
                 return r;
         SSL_set_hostflags(s->ssl, X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS);
@@ -290,6 +327,7 @@ TlsStream *tls_stream_free(TlsStream *s) {
         SSL_free(s->ssl);
         fd_close(s->fd);
         free(s->name);
+        free(s->session_key);
         free(s);
         return NULL;
 }

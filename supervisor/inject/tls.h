@@ -32,10 +32,10 @@ enum {
 
 /* Both take fd (connected, non-blocking) over on success; name is copied. The first one serves: TLS 1.2 or 1.3, no tickets; a client that
  * asks for another name, or for none, gets an alert. The second one verifies the origin's chain and name, and offers
- * the given versions. */
+ * the given versions. key: with whom and as whom; an earlier session under the same key is resumed, within five minutes (tls-sessions.h). */
 int tls_stream_accept(TlsStream **ret, sd_event *event, TlsSetup *t, int fd, const char *name,
                       X509 *cert, EVP_PKEY *key, TlsReady ready, void *userdata);
-int tls_stream_connect(TlsStream **ret, sd_event *event, TlsSetup *t, int fd, const char *name, unsigned versions,
+int tls_stream_connect(TlsStream **ret, sd_event *event, TlsSetup *t, int fd, const char *name, const char *key, unsigned versions,
                        TlsReady ready, void *userdata);
 TlsStream *tls_stream_free(TlsStream *s);
 DEFINE_CLEANUP(TlsStream *, tls_stream_free)

@@ -61,7 +61,7 @@ typedef struct World {
         int origin_fd;
         uint16_t port;
         pthread_t origin_thread;
-        unsigned n_accepted;
+        unsigned n_accepted, n_resumed;
         char seen[8192]; /* the last request's head as the origin got it */
         sem_t may_go_on;
         /* What the origin says to the request in `seen` with a body of that length; false: and closes. */
@@ -209,6 +209,7 @@ static inline void *origin_main(void *userdata) {
                 w->n_accepted++;
                 (void) SSL_set_fd(ssl, fd);
                 if (SSL_accept(ssl) == 1) {
+                        w->n_resumed += SSL_session_reused(ssl) == 1;
                         while ((length = origin_read(w, ssl)) >= 0 && w->answer(w, ssl, length))
                                 ;
                         (void) SSL_shutdown(ssl);

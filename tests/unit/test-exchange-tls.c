@@ -13,6 +13,7 @@
 #include <openssl/x509v3.h>
 
 #include "exchange-world.h"
+#include "inject/tls-sessions.h"
 
 static bool origin_answer(World *w, SSL *ssl, ssize_t length) {
         return origin_send(ssl, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
@@ -166,6 +167,74 @@ static void test_connection_of_credential(void **state) {
         assert_int_equal(w->n_accepted, 3);
         assert_int_equal(w->n_questions, 5);
         assert_int_equal(w->n_within, 2);
+        assert_int_equal(w->n_resumed, 0); /* nor is its session */
+}
+
+static void client_of_one(World *w) {
+        SSL *ssl = client_connect(w, NAME);
+        char text[4096] = "";
+
+        EXPECT(ssl);
+        if (!ssl)
+                return;
+        EXPECT(client_send(ssl, GET("/v1/x") KEY "\r\n"));
+        EXPECT(client_await(ssl, "0\r\n\r\n", text, sizeof(text)));
+        EXPECT(!SSL_session_reused(ssl));
+        SSL_free(ssl);
+}
+
+/* A verified origin is come back to; the guest comes back with nothing. */
+static void test_session_is_resumed(void **state) {
+        World *w = *state;
+
+        for (unsigned i = 0; i < 3; i++) {
+                play(w, client_of_one);
+                assert_int_equal(w->n_accepted, i + 1);
+                assert_int_equal(w->n_resumed, i);
+        }
+}
+
+static SSL_SESSION *session_of(unsigned i) {
+        SSL_SESSION *s = SSL_SESSION_new();
+        unsigned char id = (unsigned char) i;
+
+        assert_non_null(s);
+        assert_int_equal(SSL_SESSION_set1_id(s, &id, 1), 1);
+        return s;
+}
+
+static void expect_session(TlsSessions *store, const char *key, unsigned i) {
+        SSL_SESSION *s = tls_sessions_take(store, key);
+        unsigned n;
+
+        assert_non_null(s);
+        assert_int_equal(*SSL_SESSION_get_id(s, &n), i);
+        SSL_SESSION_free(s);
+}
+
+/* Each is given out once, the newest first; so many of one key, so many in all. */
+static void test_sessions(void **state) {
+        _cleanup_(tls_sessions_freep) TlsSessions *store = NULL;
+
+        assert_int_equal(tls_sessions_new(&store), 0);
+        assert_null(tls_sessions_take(store, "a"));
+        for (unsigned i = 0; i < TLS_SESSIONS_OF_KEY_MAX + 2; i++)
+                tls_sessions_put(store, "a", session_of(i));
+        tls_sessions_put(store, "b", session_of(100));
+        for (unsigned i = TLS_SESSIONS_OF_KEY_MAX + 2; i > 2; i--)
+                expect_session(store, "a", i - 1);
+        assert_null(tls_sessions_take(store, "a"));
+        expect_session(store, "b", 100);
+
+        for (unsigned i = 0; i < TLS_SESSIONS_MAX + 1; i++) {
+                char key[16];
+
+                (void) snprintf(key, sizeof(key), "key%u", i);
+                tls_sessions_put(store, key, session_of(i));
+        }
+        assert_null(tls_sessions_take(store, "key0"));
+        expect_session(store, "key1", 1);
+        expect_session(store, "key64", 64);
 }
 
 static int set_up_origin(void **state) {
@@ -182,6 +251,8 @@ int main(void) {
                 TEST(test_certificates),
                 TEST(test_leaf),
                 TEST(test_connection_of_credential),
+                TEST(test_session_is_resumed),
+                cmocka_unit_test(test_sessions),
         };
 
         return cmocka_run_group_tests(tests, enter_own_world, NULL);
