@@ -34,6 +34,7 @@ typedef struct ExchangeContext {
         Minter *minter;
         uint64_t generation; /* of the credentials' values: counted up when one is minted */
         size_t gathered; /* bytes of bodies that wait for a reservation */
+        size_t held;     /* bytes of bodies with a place that wait to be judged, and of what they stand for */
         Exchange *exchanges; /* the list */
         size_t n_exchanges;
         size_t h2_backlog; /* bytes that wait for slow readers, of all connections of HTTP/2 */

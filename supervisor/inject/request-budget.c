@@ -82,7 +82,8 @@ bool request_may_gather(Request *q, size_t size) {
 
 void request_forget_held(Request *q) {
         q->context->gathered -= q->gathered;
-        q->gathered = 0;
+        q->context->held -= q->n_held;
+        q->gathered = q->n_held = 0;
         buffer_done(&q->held);
         buffer_done(&q->held_encoded);
 }

@@ -13,6 +13,9 @@
 
 #include "inject/request.h"
 
+/* Of all requests of a run together: a place is for logins, and an agent has no hundreds of them under way. */
+enum { HELD_ALL_MAX = 16 * 1024 * 1024 };
+
 /* zlib keeps the last 32 KiB of the text, which holds a secret. */
 static void *zeroed_alloc(void *opaque, unsigned n, unsigned size) {
         return calloc(n, size);
@@ -71,6 +74,14 @@ static int deny(Request *q, unsigned status, const char *reason, const char *mes
         return REQUEST_E_REFUSED;
 }
 
+int request_count_held(Request *q, size_t size, Refusal *ret) {
+        if (q->context->held + size > HELD_ALL_MAX)
+                return deny(q, 503, "busy", "Too many bodies with a place for a credential are under way in this run. Try again.", ret);
+        q->context->held += size;
+        q->n_held += size;
+        return 0;
+}
+
 int request_open_held(Request *q, Refusal *ret) {
         Buffer decoded = {}, out = {};
         const char *coding;
@@ -90,6 +101,9 @@ int request_open_held(Request *q, Refusal *ret) {
 
         q->held_encoded = q->held;
         q->held = decoded;
+        r = request_count_held(q, buffer_size(&q->held), ret);
+        if (r != 0)
+                return r;
         r = request_feed_body(q, buffer_data(&q->held), buffer_size(&q->held), true, &out, ret);
         buffer_done(&out);
         return r;

@@ -501,8 +501,10 @@ int request_hold_body(Request *q, const void *data, size_t size, bool last, Refu
                 return deny(q, 413, "body-too-large", "body", "A body with a place for a credential may have 256 KiB.", ret);
         if (q->gathers && !request_may_gather(q, size))
                 return deny(q, 413, "body-too-large", "body", "This run has a budget: the body of a model call is too large to be looked at.", ret);
-        r = buffer_append(&q->held, data, size);
-        if (r >= 0) /* other hosts' sentinels, as in any body */
+        r = q->plan.n_body > 0 ? request_count_held(q, size, ret) : 0;
+        if (r == 0)
+                r = buffer_append(&q->held, data, size);
+        if (r == 0) /* other hosts' sentinels, as in any body */
                 r = request_feed_body(q, data, size, last, &out, ret);
         buffer_done(&out);
         return r != 0 || !last ? r : judge_held(q, ret);
@@ -565,8 +567,7 @@ int request_judge_trailer(Request *q, const HttpField *field, Refusal *ret) {
 
 void request_set_sent(Request *q) {
         q->sent = true;
-        if (q->gathers || request_git_holds(q))
-                request_forget_held(q);
+        request_forget_held(q);
 }
 
 uint64_t request_carried(const Request *q) {

@@ -73,6 +73,7 @@ typedef struct Request {
         bool gathers;             /* its body is held, since it says what the call may cost */
         bool reserved;
         size_t gathered;          /* of `held`, in the context's count */
+        size_t n_held;            /* bytes of `held` and `held_encoded`, in the context's other count */
         char call[BUDGET_CALL_SIZE], model[USAGE_MODEL_SIZE];
         uint64_t wanted_tokens, choices;
         unsigned n_asks;
@@ -165,6 +166,8 @@ void request_go_on(Request *q, int r, Refusal *refusal);
 
 /* ---- request-encoded.c, for request.c ---- */
 
+/* So many bytes more of a body with a place: 0, or REQUEST_E_REFUSED since the run has enough of them already. */
+int request_count_held(Request *q, size_t size, Refusal *ret);
 /* The whole held body, which has a place: if it came in gzip, `held` is decoded now, and searched as what came was. */
 int request_open_held(Request *q, Refusal *ret);
 

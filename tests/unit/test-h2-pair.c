@@ -255,6 +255,35 @@ static void test_places(void **state) {
         assert_int_equal(w->origin.n_slots, 2);
 }
 
+/* What a run's streams hold together is bounded: one more is told to come again, and can when the others are through. */
+static void test_held_bodies(void **state) {
+        enum { SIZE = 200000, FITS = 16 * 1024 * 1024 / SIZE, N = FITS + 3 };
+        static char text[SIZE + 1];
+        H2World *w = *state;
+        Slot *slots[N];
+
+        w->serve = serve_plainly;
+        memset(text, 'x', SIZE);
+        memcpy(text, "{\"a\":\"", 6);
+        for (unsigned i = 0; i < N; i++) {
+                slots[i] = guest_ask(w, "POST", "/v1/login", "content-type: application/json\n", true);
+                side_send(&w->guest, slots[i], text, false);
+                h2_run(w);
+                assert_int_equal(has(slots[i], "anchorhold-reason: busy\n"), i >= FITS);
+        }
+        assert_true(has(slots[N - 1], ":status: 503\n"));
+        assert_true(w->base.context.held <= 16 * 1024 * 1024);
+        assert_true(logged(&w->base, "\"reason\":\"busy\""));
+
+        for (unsigned i = 0; i < FITS; i++)
+                side_send(&w->guest, slots[i], "\"}", true);
+        h2_run(w);
+        for (unsigned i = 0; i < FITS; i++)
+                assert_true(has(slots[i], ":status: 200\n"));
+        assert_int_equal(w->base.context.held, 0);
+        assert_int_equal(w->origin.n_slots, FITS);
+}
+
 static void test_trailers(void **state) {
         H2World *w = *state;
         Slot *g;
@@ -603,7 +632,7 @@ int main(void) {
                 T(test_refusals),
                 T(test_refused_head),
                 T(test_misuse_in_body),
-                T(test_places), T(test_trailers),
+                T(test_places), T(test_held_bodies), T(test_trailers),
                 T(test_head_only),
                 T(test_both_ways),
                 T(test_early_heads),
