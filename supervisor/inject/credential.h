@@ -10,7 +10,7 @@
 
 enum {
         CREDENTIAL_PLACES_MAX = 16,
-        CREDENTIAL_FORMER_MAX = 1, /* more would have to be rotated within one run's life */
+        CREDENTIAL_FORMER_MAX = 4, /* of one run's life; what was the value before these is not masked any more */
 };
 
 typedef enum CredentialPlaceKind {

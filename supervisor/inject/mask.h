@@ -23,7 +23,7 @@ typedef struct MaskPair {
 } MaskPair;
 
 enum {
-        MASK_PAIRS_MAX = 32,
+        MASK_PAIRS_MAX = 128,
         MASK_NEEDLE_MAX = 8192,
         MASK_ENCODED_MIN = 8, /* shorter ones are not looked for in Base64 */
 };

@@ -591,6 +591,7 @@ static void add_secret(MaskPair *pairs, size_t *n, const Secret *secret, const c
 
 /* Of the values that an answer may hold, or of the sentinels that have no business on the way to this host. */
 static int make_masker(const Request *q, bool tripwire, Masker **ret) {
+        _Static_assert(RUN_CREDENTIALS_MAX * (1 + CREDENTIAL_FORMER_MAX) <= MASK_PAIRS_MAX, "all values of a run fit into one masker");
         MaskPair secrets[RUN_CREDENTIALS_MAX * (1 + CREDENTIAL_FORMER_MAX)], sentinels[RUN_CREDENTIALS_MAX];
         size_t n_secrets = 0, n_sentinels = 0;
 

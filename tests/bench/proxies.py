@@ -3,7 +3,7 @@
 
 Proxies and what they need run on CPU 1; the origin (nginx) and the client (bench-load) on CPU 0. The client is in a namespace of its own, wired by
 veth pairs to the booted image's namespace, where the other proxies listen, and to a run's, in place of QEMU's tap. It asks each of them for the origin with
-CONNECT; none resumes TLS toward the client, all verify the origin, all set one header field of each request. CPU is user and system time of
+CONNECT; none resumes TLS toward the client, toward the origin each does what it does by itself (nginx offers tickets), all verify the origin, all set one header field of each request. CPU is user and system time of
 all processes: of ours anchor-proxy, anchor-inject, egressd, auditd and the journal; what of that is the record of each request is said beside it.
 """
 
@@ -48,7 +48,7 @@ NGINX = """
 user root; worker_processes 1; pid /tmp/nginx.pid; error_log /dev/null crit;
 events {{ worker_connections 2048; }}
 http {{
-    access_log off; keepalive_requests 1000000; sendfile on; tcp_nodelay on; ssl_session_cache off; ssl_session_tickets off;
+    access_log off; keepalive_requests 1000000; sendfile on; tcp_nodelay on;
     server {{ listen {origin}:443 ssl backlog=1024; ssl_certificate {world}/server.pem; ssl_certificate_key {world}/server.key; root {files}; }}
 }}
 """
@@ -60,7 +60,6 @@ acl first at_step SslBump1
 ssl_bump peek first
 ssl_bump bump all
 tls_outgoing_options cafile={world}/world.pem
-sslproxy_session_ttl 0
 request_header_access X-Bench-Key deny all
 request_header_replace X-Bench-Key {real}
 http_access allow all

@@ -40,6 +40,8 @@ static bool origin_answer(World *w, SSL *ssl, ssize_t length) {
                 (void) origin_send(ssl, "HTTP/1.1 200 OK\r\n\r\nuntil the end");
                 return false;
         }
+        if (strstr(w->seen, " /v1/formers"))
+                return origin_send(ssl, "HTTP/1.1 200 OK\r\nContent-Length: 95\r\n\r\n" SECRET " value-number-1; value-number-2; value-number-3; value-number-4 value-n");
         if (strstr(w->seen, " /v1/truncated")) {
                 (void) origin_send(ssl, "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nshort");
                 return false;
@@ -96,6 +98,36 @@ static void test_model_call(void **state) {
         assert_int_equal(json_integer_value(json_object_get(w->usage, "cost_microusd")), 55);
         assert_int_equal(json_integer_value(json_object_get(w->usage, "status")), 200);
         assert_string_equal(json_string_value(json_object_get(w->usage, "model")), "m");
+}
+
+static void client_of_formers(World *w) {
+        SSL *ssl = client_connect(w, NAME);
+        char text[4096] = "";
+
+        EXPECT(ssl);
+        if (!ssl)
+                return;
+        EXPECT(client_send(ssl, "GET /v1/formers HTTP/1.1\r\nHost: " NAME "\r\n" KEY "\r\n"));
+        EXPECT(client_await(ssl, "0\r\n\r\n", text, sizeof(text)));
+        EXPECT(strstr(text, SENTINEL) && strstr(text, "value-number-4"));
+        EXPECT(!strstr(text, SECRET) && !strstr(text, "value-number-1") && !strstr(text, "value-number-2") && !strstr(text, "value-number-3"));
+        SSL_free(ssl);
+}
+
+/* What the value was before it was rotated, more than once, is masked as well. */
+static void test_formers(void **state) {
+        World *w = *state;
+
+        for (unsigned i = 1; i <= 3; i++) { /* the origin sends a fourth, which never was one */
+                _cleanup_free_ char *value = text_format("value-number-%u", i);
+                _cleanup_(secret_freep) Secret *secret = NULL;
+
+                assert_int_equal(secret_new(&secret, value, strlen(value)), 0);
+                assert_int_equal(inject_credential_update(&w->credentials[0], &w->secrets->credentials[0], &secret), CREDENTIAL_CHANGED);
+        }
+        play(w, client_of_formers);
+        assert_non_null(strstr(w->seen, "value-number-3"));
+        inject_credential_done(&w->credentials[0]);
 }
 
 /* The same, where the policy weighs no requests: nobody is asked about the second, and everything else is as before. */
@@ -295,6 +327,7 @@ static int set_up_origin(void **state) {
 
 int main(void) {
         const struct CMUnitTest tests[] = {
+                cmocka_unit_test_setup_teardown(test_formers, set_up_origin, tear_down),
                 cmocka_unit_test_setup_teardown(test_covered, set_up_origin, tear_down),
                 cmocka_unit_test_setup_teardown(test_model_call, set_up_origin, tear_down),
                 cmocka_unit_test_setup_teardown(test_refusals, set_up_origin, tear_down),

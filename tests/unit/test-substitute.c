@@ -142,6 +142,12 @@ static void test_update(void **state) {
         assert_int_equal(judge(f, API, 443, CALL, "x-api-key: " SENTINEL "\r\n", NULL, NULL), SUBSTITUTE_REPLACE);
         assert_int_equal(change(f, "the-third-value"), CREDENTIAL_CHANGED);
         assert_true(secret_equals(f->credentials[0].former[0], "the-second-value", strlen("the-second-value")));
+        assert_true(secret_equals(f->credentials[0].former[1], SECRET, strlen(SECRET)));
+        assert_int_equal(change(f, "the-fourth-value"), CREDENTIAL_CHANGED);
+        assert_int_equal(change(f, "the-fifth-value"), CREDENTIAL_CHANGED);
+        assert_true(secret_equals(f->credentials[0].former[CREDENTIAL_FORMER_MAX - 1], SECRET, strlen(SECRET)));
+        assert_int_equal(change(f, "the-sixth-value"), CREDENTIAL_CHANGED);
+        assert_true(secret_equals(f->credentials[0].former[CREDENTIAL_FORMER_MAX - 1], "the-second-value", strlen("the-second-value")));
         inject_credential_done(&f->credentials[0]);
         assert_null(f->credentials[0].former[0]);
 }
