@@ -81,7 +81,7 @@ ask digest-control -H 'content-md5: Q2hlY2sgSW50ZWdyaXR5IQ==' -H "x-token: $TOKE
 encoded() { n=$1; shift; ask "$n" -H "$json" -H 'content-encoding: gzip' --data-binary @- $l/echo; }
 printf '{"auth":[{"secret":"%s"}]}' "$LOGIN" | gzip | encoded gzip
 printf '{"auth":[{"secret":""}]}' | gzip -n1 | encoded gzip-without
-(printf '{"auth":[{"secret":"%s"}],"n":"' "$LOGIN"; head -c 200000000 /dev/zero | tr '\0' x) | gzip | head -c 200000 | encoded gzip-bomb
+(printf '{"auth":[{"secret":"%s"}],"n":"' "$LOGIN"; head -c 3000000 /dev/zero | tr '\0' x; printf '"}') | gzip | encoded gzip-bomb
 (printf '{"auth":[{"secret":"%s"}],"n":"' "$LOGIN"; head -c 270000 /dev/zero | tr '\0' x; printf '"}') | gzip | encoded gzip-large
 printf '{"auth":[{"secret":"%s"}]}' "$LOGIN" | gzip | head -c 40 | encoded gzip-cut
 printf '{"auth":[{"secret":"%s"}]}' "$LOGIN" | encoded gzip-plain
