@@ -380,7 +380,7 @@ static int relay_response(Exchange *x) {
                                      &event, &body, &body_size);
                 if (r < 0) {
                         log_warning("the answer of %s is malformed: %s", x->name, http_reader_error(x->responses));
-                        return exchange_refuse(x, 502, "origin-malformed", http_reader_error(x->responses));
+                        return exchange_deny(x, 502, "origin-malformed", NULL, http_reader_error(x->responses));
                 }
                 r = take_event(x, event, body, body_size);
                 if (r < 0 || x->phase != PHASE_RELAY)

@@ -248,7 +248,11 @@ static void test_truncated(void **state) {
 }
 
 static void test_malformed_answer(void **state) {
-        play(*state, client_of_garbage);
+        World *w = *state;
+
+        play(w, client_of_garbage);
+        assert_true(logged(w, "\"event\":\"conn.deny\""));
+        assert_true(logged(w, "\"reason\":\"origin-malformed\""));
 }
 
 static void test_pipelined(void **state) {
