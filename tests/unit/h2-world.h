@@ -9,6 +9,10 @@
 #include "exchange-world.h"
 #include "inject/h2-private.h"
 
+/* A field of a head, as these sessions write them. */
+#undef KEY
+#define KEY "x-api-key: " SENTINEL "\n"
+
 enum { SLOTS = 128,
        H2_PORT = 443 };
 
@@ -280,4 +284,38 @@ static inline void h2_world_free(H2World *w) {
         side_done(&w->origin);
         tear_down_host(&w->base);
         free(w);
+}
+
+static inline bool has(const Slot *slot, const char *words) {
+        return strstr(slot->head, words);
+}
+
+static inline bool body_has(const Slot *slot, const char *words) {
+        return memmem(buffer_data(&slot->body), buffer_size(&slot->body), words, strlen(words));
+}
+
+static inline int set_up_pair(void **state) {
+        *state = h2_world_new(NULL);
+        return 0;
+}
+
+static inline int tear_down_pair(void **state) {
+        h2_world_free(*state);
+        return 0;
+}
+
+/* Says what it got at the end, with the secret in every part of the answer. */
+static inline void serve_plainly(H2World *w, Slot *slot, bool ended) {
+        if (!ended)
+                return;
+        origin_answer(w, slot, ":status: 200\nx-echo: " SECRET "\nalt-svc: h2=\":443\"\ncontent-length: 28\n", true);
+        side_send(&w->origin, slot, "a " SECRET " b", true);
+}
+
+/* Pieces pass while both directions are open. */
+static inline void serve_turns(H2World *w, Slot *slot, bool ended) {
+        if (!ended)
+                origin_answer(w, slot, ":status: 200\n", true);
+        else
+                side_send(&w->origin, slot, "bye\n", true);
 }

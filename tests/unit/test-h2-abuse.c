@@ -12,30 +12,18 @@
 
 #include "h2-world.h"
 
-#undef KEY
-#define KEY "x-api-key: " SENTINEL "\n"
-
-static bool has(const Slot *slot, const char *words) {
-        return strstr(slot->head, words);
-}
-
-static void serve_plainly(H2World *w, Slot *slot, bool ended) {
+static void serve_ok(H2World *w, Slot *slot, bool ended) {
         if (!ended)
                 return;
         origin_answer(w, slot, ":status: 200\n", true);
         side_send(&w->origin, slot, "ok", true);
 }
 
-static int set_up_pair(void **state) {
+static int set_up_ok(void **state) {
         H2World *w = h2_world_new(NULL);
 
-        w->serve = serve_plainly;
+        w->serve = serve_ok;
         *state = w;
-        return 0;
-}
-
-static int tear_down_pair(void **state) {
-        h2_world_free(*state);
         return 0;
 }
 
@@ -370,12 +358,12 @@ static void test_malformed_answers(void **state) {
                 assert_true(has(g, ":status: 502\n"));
                 assert_true(has(g, "origin-malformed"));
         }
-        w->serve = serve_plainly;
+        w->serve = serve_ok;
         expect_well(w);
 }
 
 int main(void) {
-#define T(test) cmocka_unit_test_setup_teardown(test, set_up_pair, tear_down_pair)
+#define T(test) cmocka_unit_test_setup_teardown(test, set_up_ok, tear_down_pair)
         const struct CMUnitTest tests[] = {
                 T(test_malformed_streams),
                 T(test_malformed_heads),

@@ -13,13 +13,7 @@
 #include "budget-world.h"
 #include "h2-world.h"
 
-#undef KEY
-#define KEY "x-api-key: " SENTINEL "\n"
 #define BODY "{\"max_tokens\" : 100,\"model\":\"m\"}"
-
-static bool has(const Slot *slot, const char *words) {
-        return strstr(slot->head, words);
-}
 
 static bool body_is(const Slot *slot, const char *text) {
         return buffer_size(&slot->body) == strlen(text) && memcmp(buffer_data(&slot->body), text, strlen(text)) == 0;

@@ -13,35 +13,6 @@
 
 #include "h2-world.h"
 
-#undef KEY
-#define KEY "x-api-key: " SENTINEL "\n"
-
-static bool has(const Slot *slot, const char *words) {
-        return strstr(slot->head, words);
-}
-
-static bool body_has(const Slot *slot, const char *words) {
-        return memmem(buffer_data(&slot->body), buffer_size(&slot->body), words, strlen(words));
-}
-
-static int set_up_pair(void **state) {
-        *state = h2_world_new(NULL);
-        return 0;
-}
-
-static int tear_down_pair(void **state) {
-        h2_world_free(*state);
-        return 0;
-}
-
-/* Says what it got at the end, with the secret in every part of the answer. */
-static void serve_plainly(H2World *w, Slot *slot, bool ended) {
-        if (!ended)
-                return;
-        origin_answer(w, slot, ":status: 200\nx-echo: " SECRET "\nalt-svc: h2=\":443\"\ncontent-length: 28\n", true);
-        side_send(&w->origin, slot, "a " SECRET " b", true);
-}
-
 /* Each piece comes back at once. */
 static void serve_echo(H2World *w, Slot *slot, bool ended) {
         if (!ended) {
@@ -317,14 +288,6 @@ static void test_head_only(void **state) {
         assert_true(has(g, "grpc-status: 5\n"));
         assert_true(g->ended);
         assert_int_equal(g->n_bytes, 0);
-}
-
-/* Pieces pass while both directions are open. */
-static void serve_turns(H2World *w, Slot *slot, bool ended) {
-        if (!ended)
-                origin_answer(w, slot, ":status: 200\n", true);
-        else
-                side_send(&w->origin, slot, "bye\n", true);
 }
 
 static void test_both_ways(void **state) {

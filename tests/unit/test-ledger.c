@@ -1,105 +1,18 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 
 /*
- * The ledger: the whole transition matrix, compare-and-swap, leases and tokens, the outbox, recovery,
- * and a writer that dies at every single write (a SQLite VFS that tears the write and exits).
+ * The ledger: the whole transition matrix, compare-and-swap, leases and tokens, the outbox, recovery. Death at every write is
+ * test-ledger-crash's.
  */
 
 #include <errno.h>
 #include <fcntl.h>
-#include <setjmp.h>
-#include <sqlite3.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include <cmocka.h>
-
-#include "ledger/ledger.h"
+#include "ledger-world.h"
 #include "util/cleanup.h"
 #include "util/json.h"
 #include "util/sqlite.h"
-
-#define BOOT "boot-1"
-#define COMMIT_A "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
-#define COMMIT_B "bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb"
-
-static char directory[] = "/tmp/anchorhold-ledger-XXXXXX";
-static char path[128];
-
-static void forget_file(void) {
-        char name[160];
-
-        (void) unlink(path);
-        (void) snprintf(name, sizeof(name), "%s-wal", path);
-        (void) unlink(name);
-        (void) snprintf(name, sizeof(name), "%s-shm", path);
-        (void) unlink(name);
-}
-
-static Ledger *fresh(void) {
-        Ledger *l = NULL;
-
-        forget_file();
-        assert_int_equal(ledger_open(&l, path), 0);
-        return l;
-}
-
-/* Ids that sort by n. */
-static const char *make_id(char kind, unsigned n) {
-        static char ids[8][16];
-        static unsigned next;
-        char *id = ids[next++ % 8];
-
-        (void) snprintf(id, 16, "%c%012u", kind, n);
-        return id;
-}
-
-static int submit(Ledger *l, const char *id, const char *source) {
-        return ledger_submit(l, &(LedgerSubmission) {
-                        .id = id,
-                        .requester = "uid 1000",
-                        .source = source,
-                        .workflow = "code-fix",
-                        .workflow_digest = "w",
-                        .repository = "demo",
-                        .base = COMMIT_A,
-                        .task = "fix it",
-                        .template_name = "base",
-                        .template_digest = "t",
-                        .max_attempts = 2,
-                });
-}
-
-static LedgerItem get(Ledger *l, const char *id) {
-        LedgerItem i = {};
-
-        assert_int_equal(ledger_get(l, id, &i), 0);
-        return i;
-}
-
-static int change(Ledger *l, const char *id, ItemState to) {
-        _cleanup_item_ LedgerItem i = get(l, id);
-
-        return ledger_transition(l, &(LedgerChange) {
-                        .item = id,
-                        .revision = i.revision,
-                        .to = to,
-                        .actor = "test",
-                        .reason = "because",
-                        .result_commit = to == ITEM_IN_REVIEW && i.state == ITEM_VERIFYING ? COMMIT_B : NULL,
-                        .reviewed_commit = to == ITEM_APPROVED ? COMMIT_B : NULL,
-                        .approvals = to == ITEM_APPROVED ? "[\"somebody\"]" : NULL,
-                        .authorization = to == ITEM_AUTHORIZED ? "{\"rule\":\"r\"}" : NULL,
-                }, NULL);
-}
-
-static int claim(Ledger *l, const char *run, LedgerItem *ret) {
-        return ledger_claim_next(l, run, BOOT, 1000, 1, ret);
-}
 
 /* DESIGN.md 6 once more, by hand: the test must not read it from what it tests. */
 static const struct {
@@ -847,188 +760,6 @@ static void test_huge_list(void **state) {
         assert_int_equal(ledger_list(l, NULL, NULL, 0, count_row, &seen), -EINVAL);
 }
 
-/* ---- death at every write ---- */
-
-static struct CrashMethods {
-        sqlite3_io_methods methods; /* first: a file's pMethods points here */
-        const sqlite3_io_methods *real;
-} crash_methods[4];
-static size_t n_crash_methods;
-static sqlite3_vfs crash_vfs;
-static sqlite3_vfs *real_vfs;
-static unsigned crash_at, crash_count; /* only the child counts */
-
-static const sqlite3_io_methods *real_methods(sqlite3_file *f) {
-        return ((const struct CrashMethods *) f->pMethods)->real;
-}
-
-static int crash_write(sqlite3_file *f, const void *data, int size, sqlite3_int64 offset) {
-        if (crash_at != 0 && ++crash_count == crash_at) {
-                (void) real_methods(f)->xWrite(f, data, size / 2, offset); /* torn */
-                _exit(77);
-        }
-        return real_methods(f)->xWrite(f, data, size, offset);
-}
-
-static int crash_sync(sqlite3_file *f, int flags) {
-        if (crash_at != 0 && ++crash_count == crash_at)
-                _exit(77);
-        return real_methods(f)->xSync(f, flags);
-}
-
-static int crash_open(sqlite3_vfs *vfs, sqlite3_filename name, sqlite3_file *f, int flags, int *ret_flags) {
-        int rc = real_vfs->xOpen(real_vfs, name, f, flags, ret_flags);
-        size_t i;
-
-        if (rc != SQLITE_OK || !f->pMethods)
-                return rc;
-
-        for (i = 0; i < n_crash_methods; i++)
-                if (crash_methods[i].real == f->pMethods)
-                        break;
-        if (i == n_crash_methods) {
-                assert_true(n_crash_methods < ELEMENTSOF(crash_methods));
-                crash_methods[i].methods = *f->pMethods;
-                crash_methods[i].methods.xWrite = crash_write;
-                crash_methods[i].methods.xSync = crash_sync;
-                crash_methods[i].real = f->pMethods;
-                n_crash_methods++;
-        }
-        f->pMethods = &crash_methods[i].methods;
-        return SQLITE_OK;
-}
-
-enum { N_SCRIPT = 9 };
-
-/* A whole item's life; after each step one byte goes to the pipe. */
-static void crash_script(int progress) {
-        _cleanup_(ledger_closep) Ledger *l = NULL;
-        const char *id = "i000000000001";
-        LedgerItem i = {};
-        int r = -1;
-
-        if (ledger_open(&l, path) < 0)
-                _exit(1);
-        for (unsigned step = 0; step < N_SCRIPT; step++) {
-                switch (step) {
-                case 0: r = submit(l, id, NULL); break;
-                case 1: r = change(l, id, ITEM_QUEUED); break;
-                case 2: r = claim(l, "r000000000001", &i); break;
-                case 3: r = change(l, id, ITEM_RUNNING); break;
-                case 4: r = ledger_run_finish(l, "r000000000001", "ok", "", NULL); break;
-                case 5: r = change(l, id, ITEM_VERIFYING); break;
-                case 6: r = ledger_run_add(l, id, i.token, "r000000000002"); break;
-                case 7: r = change(l, id, ITEM_IN_REVIEW); break;
-                case 8: r = ledger_hold_set(l, true, "x", NULL); break;
-                default: break;
-                }
-                if (r != 0 || write(progress, "+", 1) != 1)
-                        _exit(1);
-        }
-}
-
-static int64_t count(Db *db, const char *sql) {
-        int64_t n = -1;
-
-        assert_int_equal(db_get_int(db, sql, NULL, &n), 0);
-        return n;
-}
-
-/* What must be true whatever happened; done is the number of acknowledged steps. */
-static void check_invariants(unsigned done) {
-        static const ItemState expected[] = {
-                ITEM_SUBMITTED, ITEM_SUBMITTED, ITEM_QUEUED, ITEM_LEASED, ITEM_RUNNING, ITEM_RUNNING, ITEM_VERIFYING, ITEM_VERIFYING,
-                ITEM_IN_REVIEW, ITEM_IN_REVIEW,
-        };
-        _cleanup_(ledger_closep) Ledger *l = NULL;
-        _cleanup_(db_closep) Db *db = NULL;
-        _cleanup_(db_stmt_donep) DbStmt *s = NULL;
-        _cleanup_item_ LedgerItem i = {};
-        int r;
-
-        assert_int_equal(ledger_open(&l, path), 0);
-        assert_int_equal(db_open(&db, path), 0);
-        assert_int_equal(db_query(db, &s, "PRAGMA integrity_check", NULL), 0);
-        assert_int_equal(db_step(s), 1);
-        assert_string_equal(db_column_text(s, 0), "ok");
-
-        assert_int_equal(count(db, "SELECT count(*) FROM item i WHERE state IS NOT"
-                                   " (SELECT to_state FROM history h WHERE h.item = i.id ORDER BY id DESC LIMIT 1)"), 0);
-        assert_int_equal(count(db, "SELECT (SELECT count(*) FROM history) - (SELECT count(*) FROM outbox WHERE event LIKE 'item.%')"), 0);
-        assert_int_equal(count(db, "SELECT (SELECT count(*) FROM run) - (SELECT count(*) FROM outbox WHERE event = 'run.leased')"), 0);
-        assert_int_equal(count(db, "SELECT (SELECT count(*) FROM run WHERE outcome IS NOT NULL)"
-                                   " - (SELECT count(*) FROM outbox WHERE event = 'run.finished')"), 0);
-        assert_int_equal(count(db, "SELECT (SELECT active FROM hold) - (SELECT count(*) FROM outbox WHERE event = 'hold.set')"), 0);
-        assert_int_equal(count(db, "SELECT count(*) FROM item i WHERE (state IN ('leased','running','waiting','verifying'))"
-                                   " <> EXISTS (SELECT 1 FROM lease WHERE item = i.id)"), 0);
-
-        r = ledger_get(l, "i000000000001", &i);
-        if (done == 0) {
-                assert_true(r == LEDGER_E_NOT_FOUND || i.state == ITEM_SUBMITTED);
-                return;
-        }
-        assert_int_equal(r, 0);
-        /* what was acknowledged is there; the step under way may be there too, as a whole */
-        assert_true(i.state == expected[done] || (done < N_SCRIPT && i.state == expected[done + 1]));
-}
-
-static bool crash_once(unsigned at) {
-        int pipe_fds[2], status;
-        unsigned done = 0;
-        char buffer[64];
-        ssize_t n;
-        pid_t pid;
-
-        forget_file();
-        assert_int_equal(pipe(pipe_fds), 0);
-        pid = fork();
-        assert_true(pid >= 0);
-        if (pid == 0) {
-                crash_at = at;
-                crash_script(pipe_fds[1]);
-                _exit(0);
-        }
-        (void) close(pipe_fds[1]);
-        while ((n = read(pipe_fds[0], buffer, sizeof(buffer))) > 0)
-                done += (unsigned) n;
-        (void) close(pipe_fds[0]);
-        assert_int_equal(waitpid(pid, &status, 0), pid);
-        assert_true(WIFEXITED(status));
-        assert_true(WEXITSTATUS(status) == 77 || WEXITSTATUS(status) == 0);
-
-        check_invariants(done);
-        return WEXITSTATUS(status) == 77;
-}
-
-static void test_death_at_every_write(void **state) {
-        unsigned at = 1;
-
-        real_vfs = sqlite3_vfs_find(NULL);
-        crash_vfs = *real_vfs;
-        crash_vfs.zName = "crash";
-        crash_vfs.xOpen = crash_open;
-        assert_int_equal(sqlite3_vfs_register(&crash_vfs, 1), SQLITE_OK);
-
-        while (crash_once(at))
-                at++;
-        assert_true(at > 50); /* the script did write, many times */
-
-        (void) sqlite3_vfs_unregister(&crash_vfs);
-        assert_int_equal(sqlite3_vfs_register(real_vfs, 1), SQLITE_OK);
-}
-
-static int set_up(void **state) {
-        if (!mkdtemp(directory))
-                return -1;
-        (void) snprintf(path, sizeof(path), "%s/ledger.db", directory);
-        return 0;
-}
-
-static int tear_down(void **state) {
-        forget_file();
-        return rmdir(directory);
-}
-
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_matrix),
@@ -1054,7 +785,6 @@ int main(void) {
                 cmocka_unit_test(test_recover),
                 cmocka_unit_test(test_recover_is_bounded),
                 cmocka_unit_test(test_huge_list),
-                cmocka_unit_test(test_death_at_every_write),
         };
 
         return cmocka_run_group_tests(tests, set_up, tear_down);
