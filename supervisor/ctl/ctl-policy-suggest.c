@@ -143,7 +143,14 @@ static int take_record(Suggestion *s, const CtlLogRecord *r) {
         return add_wish(s, &w);
 }
 
-/* Is there, for a wish, one that says more: a port for a name that was only looked up, a request for a connection? */
+/* A rule of its own covers what is below its path; but "/" becomes a pattern of that level alone. */
+static bool covers_path(const Wish *a, const Wish *b) {
+        _cleanup_json_ json_t *alone = json_pack("[s]", a->path);
+
+        return strcmp(a->path, "/") != 0 && strcmp(a->method, b->method) == 0 && policy_path_matches(alone, b->path);
+}
+
+/* Is there, for a wish, one that says more (a port for a name that was only looked up, a request for a connection), or one whose rule has it in it? */
 static bool is_superseded(const Suggestion *s, const Wish *w) {
         for (size_t i = 0; i < s->n; i++) {
                 const Wish *other = &s->wishes[i];
@@ -153,6 +160,8 @@ static bool is_superseded(const Suggestion *s, const Wish *w) {
                 if (w->port == 0 && other->port != 0)
                         return true;
                 if (w->port == other->port && !w->path && other->path)
+                        return true;
+                if (w->port == other->port && other != w && w->path && other->path && covers_path(other, w) && (other < w || !covers_path(w, other)))
                         return true;
         }
         return false;

@@ -8,7 +8,7 @@
   - the memory (PSS) of each process while one run idles;
   - what an egress decision costs with 10, 1,000 and 100,000 rules, as ratios, and how long so many take to load (bench-policy.c);
   - connect() with and without the fence's programs, as a ratio;
-  - names answered a second, and what a passed-through connection costs (egress.py);
+  - names answered a second, and what a connection costs that is passed through, over TLS and in the clear (egress.py);
   - inspected and passed-through connections beside squid, mitmproxy and a splice relay (proxies.py).
 
     bench.py [--rounds N] [--only policy|connects|egress|proxies]
@@ -224,7 +224,7 @@ def main():
         if arguments.only in (None, "connects"):
             show_connects(*connects(host, max(arguments.rounds, 5)))
         if arguments.only in (None, "egress"):
-            egress.figures(host)
+            egress.figures(host, world.path("world.pem"))
         if arguments.only:
             return 0
         process, run = live_run(host)

@@ -6,6 +6,7 @@ import ctypes
 import multiprocessing
 import os
 import socket
+import ssl
 import statistics
 import struct
 import time
@@ -36,12 +37,12 @@ def ask(name, seconds, window=8):
         return (answers - refused) / took, refused / took
 
 
-def requests(address, n):
-    """Seconds from connect() to the answer's first bytes, of n requests."""
-    took = []
+def requests(address, ca, n):
+    """Seconds from connect() to the answer's first bytes, of n requests: over TLS, or in the clear without a CA."""
+    took, context = [], ssl.create_default_context(cafile=ca) if ca else None
     for _ in range(n):
         begin = time.monotonic()
-        with socket.create_connection((address, 80), timeout=10) as s:
+        with socket.create_connection((address, 443 if ca else 80), timeout=10) as raw, context.wrap_socket(raw, server_hostname=NAME) if ca else raw as s:
             s.sendall(b"GET / HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n" % NAME.encode())
             assert s.recv(65536).startswith(b"HTTP/1.1 200 ")
         took.append(time.monotonic() - begin)
@@ -64,7 +65,19 @@ def from_host(host, function, *args):
     return value
 
 
-def figures(host):
+def added(host, guest, address, ca, kind):
+    """What a request on a new connection costs more than the host's own."""
+    guest.call(requests, address, ca, 10)
+    through, direct, ratios = [], [], []
+    for _ in range(ROUNDS):
+        direct.append(statistics.median(from_host(host, requests, worlds.ORIGIN, ca, REQUESTS)))
+        through.append(statistics.median(guest.call(requests, address, ca, REQUESTS)))
+        ratios.append(through[-1] / direct[-1])
+    print(f"  {(statistics.median(through) - statistics.median(direct)) * 1000:8.2f} ms  added to a request on a new connection, {kind}; ratio to the host's own: "
+          f"median {statistics.median(ratios):.2f}  least {min(ratios):.2f}  most {max(ratios):.2f}  ({len(ratios)} pairs)")
+
+
+def figures(host, ca):
     anchord = Anchord(host)
     guest = None
     try:
@@ -73,17 +86,11 @@ def figures(host):
         guest = FakeGuest(host, RUN)
         rcode, addresses, _ = guest.call(dns, NAME)
         assert rcode == 0
-        guest.call(requests, addresses[0], 10)
         rate, refused = guest.call(ask, NAME, SECONDS)
-        through, direct, ratios = [], [], []
-        for _ in range(ROUNDS):
-            direct.append(statistics.median(from_host(host, requests, worlds.ORIGIN, REQUESTS)))
-            through.append(statistics.median(guest.call(requests, addresses[0], REQUESTS)))
-            ratios.append(through[-1] / direct[-1])
         print("\na run's way out, from the guest's side of its namespace")
         print(f"  {rate:8.0f} /s   addresses given for an allowed name, which is as many as one run may ask for, and {refused:.0f} /s refusals of what was beyond that")
-        print(f"  {(statistics.median(through) - statistics.median(direct)) * 1000:8.2f} ms  added to a request on a new connection; ratio to the host's own: "
-              f"median {statistics.median(ratios):.2f}  least {min(ratios):.2f}  most {max(ratios):.2f}  ({len(ratios)} pairs)")
+        added(host, guest, addresses[0], ca, "over TLS that is passed through")
+        added(host, guest, addresses[0], None, "in the clear, of which each is decided")
     finally:
         if guest:
             guest.stop()

@@ -18,7 +18,7 @@ sys.path.insert(0, str(TOP / "tests" / "world"))
 import beside  # noqa: E402
 import host as hosting  # noqa: E402
 import world as worlds  # noqa: E402
-from egressrun import Anchord  # noqa: E402
+from egressrun import Anchord, EgressRun  # noqa: E402
 
 LOGS = TOP / "build" / "integration"
 
@@ -83,6 +83,19 @@ def anchord(host):
     it = Anchord(host)
     yield it
     it.restore()
+
+
+@pytest.fixture(scope="module")
+def run(request, host, anchord):
+    """A run of the file's own (its RUN), with a stand-in for the guest. It may reach the world's names."""
+    it = EgressRun(host, anchord, request.module.RUN, "exec-names")
+    yield it
+    it.stop()
+
+
+@pytest.fixture(scope="module")
+def www(run):
+    return run.address_of("www.example.org")
 
 
 @pytest.fixture

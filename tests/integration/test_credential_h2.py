@@ -72,6 +72,8 @@ ask method -X DELETE -H "$key" $api
 ask path -H "$key" https://api.anthropic.com/admin
 ask dots --path-as-is -H "$key" "$api/../admin"
 ask fronting -H 'host: www.example.org' -H "$key" $api
+ask here -H "$key" "$api?part=here" --next -sS -w '\n== there %{http_code} %{http_version} %{num_connects}\n' -H 'host: www.example.org' -H "$key" "$api?part=there" \
+        --next -sS -w '\n== again %{http_code} %{http_version} %{num_connects}\n' -H "$key" "$api?part=again"
 ask mixed -H "$key" -H "cookie: k=$ANTHROPIC_API_KEY" $api --next -sS -w '\n== after %{http_code} %{http_version}\n' -H "$key" $api
 ask reset -H "$key" "$api?do=reset"
 ask early -H "$key" -d "$(head -c 3000 /dev/zero | tr '\0' x)" "$api?do=early"
@@ -151,6 +153,14 @@ def test_refused(ran, name, status, reason):
 
 def test_a_refusal_leaves_the_connection_alone(ran):
     assert ran.status["after"] == "200 2"
+
+
+def test_every_authority_is_compared(ran):
+    """One that is not the connection's is refused on a connection that has served and goes on to serve."""
+    assert ran.status["here"] == "200 2"
+    assert re.findall(r"^== (there|again) (.*)$", ran.out, re.M) == [("there", "421 2 0"), ("again", "200 2 0")]
+    assert fields_of(ran, "part=here") and fields_of(ran, "part=again") and not fields_of(ran, "part=there")
+    assert {fields[":authority"] for fields in fields_of(ran, "/v1/models")} == {"api.anthropic.com"}
 
 
 def test_resets_and_early_answers(ran):

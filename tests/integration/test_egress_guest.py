@@ -49,11 +49,6 @@ def run(host, world):
 
 
 @pytest.fixture(scope="module")
-def www(run):
-    return run.address_of(NAME)
-
-
-@pytest.fixture(scope="module")
 def guest(run):
     return run
 

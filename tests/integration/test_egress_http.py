@@ -13,24 +13,12 @@ import time
 import pytest
 
 import protocols
-from egressrun import EgressRun, tls
+from egressrun import tls
 from fakeguest import exchange
 from firstbytes import HELLO, NAME, read_all, request, web
 from waiting import wait_for
 
 RUN = "r0000cleartx1"
-
-
-@pytest.fixture(scope="module")
-def run(host, anchord):
-    it = EgressRun(host, anchord, RUN, "exec-names")
-    yield it
-    it.stop()
-
-
-@pytest.fixture(scope="module")
-def www(run):
-    return run.address_of(NAME)
 
 
 # ---- cleartext HTTP ----

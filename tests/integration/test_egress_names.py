@@ -20,13 +20,6 @@ A, NS, SOA, NULL, PTR, MX, TXT, AAAA, SRV, SVCB, HTTPS, AXFR, ANY = 1, 2, 6, 10,
 GATEWAY = "10.255.255.1"
 
 
-@pytest.fixture(scope="module")
-def run(host, anchord):
-    it = EgressRun(host, anchord, RUN, "exec-names")
-    yield it
-    it.stop()
-
-
 # ---- packets ----
 
 def wire_name(labels):

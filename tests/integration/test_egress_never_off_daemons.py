@@ -4,6 +4,7 @@ auditd frozen.)
 """
 
 import json
+import re
 import time
 
 import pytest
@@ -67,8 +68,12 @@ def test_deny_all_without_listeners(host, live):
 
 def test_the_slice_made_anew_is_fenced(host, live):
     """It ends the run, and what is made then has all programs: a new run reaches what it may, and nothing else is said."""
+    begin = time.monotonic()
     host.systemctl("stop", "anchorhold-runs.slice")
-    assert wait_for(lambda: live.show()["state"] != "running", 30)
+    wait_for(lambda: live.show()["state"] != "running", 15, lambda: live.show()["reason"])
+    assert time.monotonic() - begin < 15
+    shown = live.ended()
+    assert shown["state"] == "exhausted" and re.match(rf"vm-gone: |anchor-run@{live.run}.service ended ", shown["reason"]), shown["reason"]
     assert host.exec_run("echo again", workflow="exec").stdout.endswith("again\n")
     host.run("/usr/libexec/anchorhold/anchor-bpf --check")
     assert fence_reason(host) == ""

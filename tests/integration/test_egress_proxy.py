@@ -16,24 +16,11 @@ import pytest
 
 import protocols
 import world as worlds
-from egressrun import EgressRun
 from fakeguest import dns, exchange
 from firstbytes import ALERT, HELLO, NAME, PROXY, make_hello, read_all, records_of, request, web
 from waiting import wait_for
 
 RUN = "r0000connect1"
-
-
-@pytest.fixture(scope="module")
-def run(host, anchord):
-    it = EgressRun(host, anchord, RUN, "exec-names")
-    yield it
-    it.stop()
-
-
-@pytest.fixture(scope="module")
-def www(run):
-    return run.address_of(NAME)
 
 
 # ---- any protocol ----

@@ -297,6 +297,14 @@ static CtlLogRecord record(const char *event, const char *name, int port, const 
         };
 }
 
+static size_t count_of(const char *text, const char *part) {
+        size_t n = 0;
+
+        for (const char *at = strstr(text, part); at; at = strstr(at + 1, part))
+                n++;
+        return n;
+}
+
 static void test_suggest(void **state) {
         CtlLogRecord records[] = {
                 record("dns.refused", "looked.example.org", 53, "no-rule", "A"),
@@ -304,7 +312,11 @@ static void test_suggest(void **state) {
                 record("egress.deny", "both.example.org", 22, "no-rule", NULL),
                 record("egress.deny", "both.example.org", 443, "port", NULL),
                 record("egress.deny", "both.example.org", 443, "port", NULL),
+                record("egress.deny", "api.example.org", 443, "path", "GET /v2/x/below/it"),
                 record("egress.deny", "api.example.org", 443, "path", "GET /v2/x"),
+                record("egress.deny", "api.example.org", 443, "path", "GET /v2/x/below"),
+                record("egress.deny", "api.example.org", 443, "path", "HEAD /v2/x/below"),
+                record("egress.deny", "api.example.org", 443, "path", "GET /v2/xbeside"),
                 record("egress.deny", "api.example.org", 443, "method", "PUT /v1/y"),
                 record("egress.deny", "top.example.org", 443, "path", "GET /"),
                 record("egress.deny", "api.example.org", 443, "path", "GET /v2/\\x1b"),
@@ -338,11 +350,13 @@ static void test_suggest(void **state) {
         assert_has(err, "\"credential-misuse\"");
         assert_has(err, "looked.example.org was only looked up");
         assert_lacks(err, "both.example.org was only");
+        assert_int_equal(count_of(out, "\"name\": \"api.example.org\""), 4); /* what is below a path that is suggested has no rule of its own */
 
         tree_put(&tree, "suggested.json", out);
         (void) put("cases", "pass looked.example.org:443\ndeny looked.example.org:80\npass both.example.org:22\npass both.example.org:443\ndeny both.example.org:80\n"
                             "inspect https://api.example.org/v2/x\ndeny https://api.example.org/v2/z\ninspect https://api.example.org/v1/y PUT\n"
-                            "deny https://api.example.org/v1/y GET\ninspect https://top.example.org/\ndeny https://top.example.org/a/b\n");
+                            "inspect https://api.example.org/v2/x/below/it\ninspect https://api.example.org/v2/x/below HEAD\ndeny https://api.example.org/v2/x HEAD\n"
+                            "inspect https://api.example.org/v2/xbeside\ndeny https://api.example.org/v1/y GET\ninspect https://top.example.org/\ndeny https://top.example.org/a/b\n");
         (void) snprintf(a, sizeof(a), "%s/suggested.json", tree.root);
         (void) snprintf(b, sizeof(b), "%s/cases", tree.root);
         assert_int_equal(CTL("policy", "check", a), CTL_OK);
