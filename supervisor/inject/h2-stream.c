@@ -412,7 +412,7 @@ static int end_beginning(H2Stream *s, Refusal *ret) {
         s->holds = false;
         r = request_write_held(&s->request, &s->up.data);
         request_forget_held(&s->request);
-        return r < 0 ? r : request_clear(&s->request, s->pair->grant, stream_on_granted, stream_on_cleared, s, ret);
+        return r < 0 ? r : clear_request(s, ret);
 }
 
 /* A message of gRPC leaves when it is whole, whatever it ends in: the other side may be waiting for it, and no value goes on in the next one. */

@@ -213,7 +213,7 @@ static void call_on_dialled(int fd, const char *failures, void *userdata) {
                 fail(c, fd, "%s:%u cannot be reached: %s", failures[0] ? failures : strerror(-fd));
                 return;
         }
-        r = tls_stream_connect(&c->stream, c->event, c->tls, fd, c->host, TLS_HTTP1, call_on_stream, c);
+        r = tls_stream_connect(&c->stream, c->event, c->tls, fd, c->host, NULL, TLS_HTTP1, call_on_stream, c);
         if (r < 0) {
                 (void) fd_close(fd);
                 fail(c, r, "%s:%u cannot be reached: %s", strerror(-r));

@@ -306,7 +306,7 @@ int tls_stream_connect(TlsStream **ret, sd_event *event, TlsSetup *t, int fd, co
         int r;
 
         r = stream_new(&s, event, t->client, fd, name, ready, userdata);
-        if (r >= 0)
+        if (r >= 0 && key)
                 r = use_session(s, t, key);
         if (r < 0)
                 return r;

@@ -32,7 +32,8 @@ enum {
 
 /* Both take fd (connected, non-blocking) over on success; name is copied. The first one serves: TLS 1.2 or 1.3, no tickets; a client that
  * asks for another name, or for none, gets an alert. The second one verifies the origin's chain and name, and offers
- * the given versions. key: with whom and as whom; an earlier session under the same key is resumed, within five minutes (tls-sessions.h). */
+ * the given versions. key: with whom and as whom; an earlier session under the same key is resumed, within five minutes (tls-sessions.h);
+ * NULL: each handshake is a whole one. */
 int tls_stream_accept(TlsStream **ret, sd_event *event, TlsSetup *t, int fd, const char *name,
                       X509 *cert, EVP_PKEY *key, TlsReady ready, void *userdata);
 int tls_stream_connect(TlsStream **ret, sd_event *event, TlsSetup *t, int fd, const char *name, const char *key, unsigned versions,

@@ -17,24 +17,6 @@
 /* x-access-token:SECRET */
 #define AUTHORIZATION "authorization: Basic eC1hY2Nlc3MtdG9rZW46c2stYW50LXRoZS1yZWFsLW9uZS0wMTIz\n"
 
-static bool has(const Slot *slot, const char *words) {
-        return strcasestr(slot->head, words);
-}
-
-static bool body_has(const Slot *slot, const char *words) {
-        return memmem(buffer_data(&slot->body), buffer_size(&slot->body), words, strlen(words));
-}
-
-static int set_up_pair(void **state) {
-        *state = h2_world_new(NULL);
-        return 0;
-}
-
-static int tear_down_pair(void **state) {
-        h2_world_free(*state);
-        return 0;
-}
-
 static void take_push(H2World *w, Slot *slot, bool ended) {
         if (!ended)
                 return;
