@@ -299,7 +299,10 @@ static inline int dial(const Target *t) {
 static inline int deed_connect(void *userdata) {
         int fd = dial(userdata);
 
-        return fd < 0 ? -fd : 0;
+        if (fd < 0)
+                return -fd;
+        close(fd);
+        return 0;
 }
 
 static inline int deed_sendto(void *userdata) {
