@@ -70,8 +70,8 @@ static void print_git(Ctl *ctl, const json_t *git) {
 
         if (!git)
                 return;
-        (void) fprintf(ctl->out, "      git: %s%s%s", json_is_true(json_object_get(git, "fetch")) ? "fetch" : "no fetch", push ? ", push" : ", no push",
-                       json_is_true(json_object_get(git, "lfs")) ? ", LFS" : "");
+        (void) fprintf(ctl->out, "      git: %s%s, %s", json_is_true(json_object_get(git, "fetch")) ? "fetch" : "no fetch",
+                       json_is_true(json_object_get(git, "lfs")) ? ", LFS" : "", push ? "push" : "no push");
         if (push) {
                 _cleanup_free_ char *size = ctl_text(push, "max_pack", "-");
 
