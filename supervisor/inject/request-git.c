@@ -224,7 +224,8 @@ static json_t *describe_push(const Request *q, const char *verdict, const char *
 /* Allowed fetches, and what is refused: alike ones within some seconds are one record. */
 static void note(Request *q, const char *event, const char *verdict, const char *reason) {
         const RequestGit *g = q->git;
-        _cleanup_free_ char *key = text_format("%s %s %s %s", g->repository, q->name, verdict, reason ?: "");
+        _cleanup_free_ char *key = text_format("%s %s %s %s %s %d%d", g->repository, q->name, verdict, reason ?: "", g->fetch.command, g->fetch.shallow,
+                                               g->fetch.partial);
         json_t *data;
 
         if (g->push)
