@@ -397,7 +397,10 @@ static int clear_covered(Request *q, Refusal *ret) {
         int r;
 
         tally_count(q->context->tally, q->name, q->port, q->head->method, q->head->target);
-        r = record_use(q, ret, &waits);
+        /* no rule about git allows it, for that would be weighed: so no token is put in that nobody sent */
+        r = request_git_judge(q, &(EgressAnswer) { .pass = true }, ret);
+        if (r == 0)
+                r = record_use(q, ret, &waits);
         if (r != 0 || waits)
                 return r;
         r = request_wait_for_token(q);
