@@ -16,6 +16,7 @@ import os
 import pathlib
 import re
 import shutil
+import signal
 import statistics
 import subprocess
 import time
@@ -321,7 +322,9 @@ class Bench:
 
     def stop(self):
         for process in self.processes:
-            process.kill()
+            for pid in reversed(tree(process.pid)):            # squid, which has changed its user, does not end with its parent
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
             process.wait()
         if self.anchord:
             self.anchord.restore()
