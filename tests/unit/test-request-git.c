@@ -80,6 +80,19 @@ static void test_no_rule(void **state) {
         assert_false(logged(&w->base, "git."));
 }
 
+/* The same for a request that egressd is not asked about; test_push() is the control. */
+static void test_covered(void **state) {
+        H2World *w = *state;
+        Slot *g;
+
+        w->pair->covered = true;
+        g = post(w, "/v1/app.git/git-receive-pack");
+        push_bytes(w, g, ALL(golden_push_force), true);
+        assert_int_equal(w->base.n_questions, 0);
+        assert_true(arrived(w, ALL(golden_push_force)));
+        assert_false(has(&w->origin.slots[0], "authorization"));
+}
+
 /* The answer waits until the client has sent all it has to send: only then it reads. */
 static void test_refused_ref(void **state) {
         static const char why[] = "ng refs/heads/a no ref that policy allows to be pushed to\n", other[] = "ng refs/tags/t no ref";
@@ -229,6 +242,7 @@ int main(void) {
 #define TEST(function) cmocka_unit_test_setup_teardown(function, set_up_pair, tear_down_pair)
                 TEST(test_push),
                 TEST(test_no_rule),
+                TEST(test_covered),
                 TEST(test_refused_ref),
                 TEST(test_force),
                 TEST(test_pack_size),
