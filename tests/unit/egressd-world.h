@@ -233,8 +233,10 @@ static inline int set_up(void **state) {
         w->auditd.on_append = on_append;
         w->auditd.userdata = w;
         fake_auditd_start(&w->auditd, w->event);
-        for (size_t i = 0; egressd_methods[i].name; i++)
+        for (size_t i = 0; egressd_methods[i].name; i++) {
+                assert_true(i + 1 < ELEMENTSOF(played));
                 played[i] = (IpcMethod) { egressd_methods[i].name, PEER_ROOT, on_call };
+        }
         w->server = serve(w, played, API);
         assert_int_equal(ipc_client_new(&w->client, w->event, API), 0);
         assert_int_equal(ipc_client_new(&w->watcher, w->event, API), 0);

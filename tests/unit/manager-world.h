@@ -334,8 +334,10 @@ static inline int set_up_world(void **state) {
         w->egress = serve(w, egress_methods, EGRESS_SOCKET);
         w->secret = serve(w, secret_methods, SECRET_SOCKET);
         w->audit = serve(w, audit_methods, AUDIT_SOCKET);
-        for (size_t i = 0; run_methods[i].name; i++)
+        for (size_t i = 0; run_methods[i].name; i++) {
+                assert_true(i + 1 < ELEMENTSOF(played_run_methods));
                 played_run_methods[i] = (IpcMethod) { run_methods[i].name, PEER_ROOT, on_run_call };
+        }
         w->runs = serve(w, played_run_methods, RUN_SOCKET);
         assert_int_equal(ipc_client_new(&w->operator, w->event, "/run/anchorhold/api.sock"), 0);
         assert_int_equal(ipc_client_new(&w->run_client, w->event, RUN_SOCKET), 0);

@@ -96,8 +96,10 @@ static int set_up(void **state) {
         w->caller = RUN;
         assert_int_equal(sd_event_new(&w->event), 0);
         w->audit = serve(w, audit_methods, AUDIT_SOCKET);
-        for (size_t i = 0; secretd_methods[i].name; i++)
+        for (size_t i = 0; secretd_methods[i].name; i++) {
+                assert_true(i + 1 < ELEMENTSOF(played));
                 played[i] = (IpcMethod) { secretd_methods[i].name, PEER_ROOT, on_call };
+        }
         w->server = serve(w, played, API);
         assert_int_equal(ipc_client_new(&w->client, w->event, API), 0);
         begin_life(w);

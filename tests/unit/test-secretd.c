@@ -73,7 +73,7 @@ static int on_call(IpcCall *call, json_t *params, void *userdata) {
         return -ENOSYS;
 }
 
-static IpcMethod played[8];
+static IpcMethod played[16];
 
 static IpcServer *serve(World *w, const IpcMethod *methods, const char *path) {
         IpcServer *s = NULL;
@@ -106,8 +106,10 @@ static int set_up(void **state) {
         }
         assert_int_equal(sd_event_new(&w->event), 0);
         w->audit = serve(w, audit_methods, AUDIT_SOCKET);
-        for (size_t i = 0; secretd_methods[i].name; i++)
+        for (size_t i = 0; secretd_methods[i].name; i++) {
+                assert_true(i + 1 < ELEMENTSOF(played));
                 played[i] = (IpcMethod) { secretd_methods[i].name, PEER_ROOT, on_call };
+        }
         w->server = serve(w, played, API);
         assert_int_equal(ipc_client_new(&w->client, w->event, API), 0);
         assert_int_equal(ipc_client_new(&w->watcher, w->event, API), 0);
