@@ -138,17 +138,33 @@ static int read_encoded(Request *q, const uint8_t *data, size_t size, bool last,
         return r != 0 || !last ? r : request_feed_body(q, NULL, 0, true, searched, ret);
 }
 
+/* Servers of LFS are written in languages whose JSON readers know no case. */
+static bool batch_is_disguised(const json_t *batch) {
+        const json_t *objects = json_object_get(batch, "objects");
+
+        if (json_has_lookalike(batch, "operation") || json_has_lookalike(batch, "objects") || json_has_lookalike(batch, "ref") ||
+            json_has_lookalike(json_object_get(batch, "ref"), "name"))
+                return true;
+        for (size_t i = 0; i < json_array_size(objects); i++)
+                if (json_has_lookalike(json_array_get(objects, i), "size"))
+                        return true;
+        return false;
+}
+
 static void read_batch(Request *q) {
         const char *data = (const char *) buffer_data(&q->held);
-        json_t *batch = json_loadb(data, buffer_size(&q->held), JSON_REJECT_DUPLICATES, NULL);
+        _cleanup_json_ json_t *batch = NULL;
 
-        if (!json_is_object(batch)) {
-                json_decref(batch);
+        if (json_parse(data, buffer_size(&q->held), &batch, NULL) < 0 || !json_is_object(batch)) {
                 fail(q->git, "its body is no JSON object with each key once");
                 return;
         }
+        if (batch_is_disguised(batch)) {
+                fail(q->git, "a key of its body is in another case than it should be");
+                return;
+        }
         json_decref(q->git->batch);
-        q->git->batch = batch;
+        q->git->batch = TAKE_PTR(batch);
 }
 
 static int hold_all(Request *q, const void *data, size_t size, bool last, Refusal *ret) {

@@ -32,6 +32,40 @@ int json_parse(const char *data, size_t size, json_t **ret, char **ret_reason) {
         return 0;
 }
 
+/* The two characters outside of ASCII that fold to a letter in it: U+017F, long s, and U+212A, Kelvin sign. */
+static bool folds_to(const char *text, const char *key) {
+        static const struct {
+                const char *text;
+                char to;
+        } others[] = { { "\xc5\xbf", 's' }, { "\xe2\x84\xaa", 'k' } };
+
+        while (*text && *key) {
+                char from = (char) (*text >= 'A' && *text <= 'Z' ? *text | 0x20 : *text), to = (char) (*key >= 'A' && *key <= 'Z' ? *key | 0x20 : *key);
+                size_t n = 1;
+
+                for (size_t i = 0; i < ELEMENTSOF(others); i++)
+                        if (strncmp(text, others[i].text, strlen(others[i].text)) == 0) {
+                                from = others[i].to;
+                                n = strlen(others[i].text);
+                        }
+                if (from != to)
+                        return false;
+                text += n;
+                key++;
+        }
+        return !*text && !*key;
+}
+
+bool json_has_lookalike(const json_t *object, const char *key) {
+        const char *k;
+        json_t *value;
+
+        json_object_foreach((json_t *) object, k, value)
+                if (strcmp(k, key) != 0 && folds_to(k, key))
+                        return true;
+        return false;
+}
+
 char *json_canonical(const json_t *j) {
         return json_dumps(j, JSON_SORT_KEYS | JSON_COMPACT | JSON_ENSURE_ASCII | JSON_ENCODE_ANY);
 }

@@ -22,6 +22,10 @@ DEFINE_CLEANUP(json_t *, json_unref)
  * are errors. On failure ret_reason (may be NULL) gets a text with line and column, the caller's. */
 int json_parse(const char *data, size_t size, json_t **ret, char **ret_reason);
 
+/* Has this object a key that is not `key`, but that a reader takes for it to whom case does not matter (Go, .NET)? Such a reader may heed
+ * that one's value; what is judged by `key` must have none. `key` is ASCII. */
+bool json_has_lookalike(const json_t *object, const char *key);
+
 /* Canonical form: sorted keys, no white space, ASCII only. The text is the caller's, NULL if out of memory. */
 char *json_canonical(const json_t *j);
 

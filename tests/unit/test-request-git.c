@@ -207,6 +207,31 @@ static void test_fetch(void **state) {
         assert_int_equal(w->origin.n_slots, 1);
 }
 
+static void batch(H2World *w, const char *body, bool passes) {
+        size_t before = w->origin.n_slots;
+        Slot *g = post(w, "/v1/app.git/info/lfs/objects/batch");
+
+        push_bytes(w, g, body, strlen(body), true);
+        assert_int_equal(w->origin.n_slots - before, passes);
+        assert_int_equal(has(g, "anchorhold-reason: git-"), !passes);
+}
+
+/* What a server might read otherwise than it is judged is refused. */
+static void test_lfs(void **state) {
+        H2World *w = *state;
+
+        w->base.git = RULE("");
+        batch(w, "{\"operation\":\"download\",\"objects\":[]}", true);
+        batch(w, "{\"operation\":\"upload\",\"ref\":{\"name\":\"refs/heads/main\"},\"objects\":[{\"size\":7}]}", true);
+        batch(w, "{\"operation\":\"upload\",\"ref\":{\"name\":\"refs/heads/other\"},\"objects\":[{\"size\":7}]}", false);
+        batch(w, "{\"operation\":\"upload\",\"ref\":{\"name\":\"refs/heads/main\"},\"objects\":[{\"size\":7000000}]}", false);
+        batch(w, "{\"operation\":\"download\",\"Operation\":\"upload\",\"objects\":[]}", false);
+        batch(w, "{\"operation\":\"download\",\"objects\":[],\"object\xc5\xbf\":[]}", false);
+        batch(w, "{\"operation\":\"upload\",\"ref\":{\"name\":\"refs/heads/main\",\"NAME\":\"refs/heads/other\"},\"objects\":[]}", false);
+        batch(w, "{\"operation\":\"upload\",\"ref\":{\"name\":\"refs/heads/main\"},\"objects\":[{\"size\":7,\"sIze\":7000000}]}", false);
+        batch(w, "{\"operation\":\"download\",\"operation\":\"upload\",\"objects\":[]}", false);
+}
+
 /* No record, no push. */
 static void test_audit_refuses(void **state) {
         H2World *w = *state;
@@ -249,6 +274,7 @@ int main(void) {
                 TEST(test_large_pack),
                 TEST(test_unreadable_push),
                 TEST(test_fetch),
+                TEST(test_lfs),
                 TEST(test_audit_refuses),
                 TEST(test_denied),
         };
