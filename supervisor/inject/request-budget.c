@@ -90,28 +90,61 @@ void request_forget_held(Request *q) {
 
 /* ---- what it may cost ---- */
 
-static int count_of(const json_t *pointers, const json_t *document, uint64_t missing, uint64_t *ret) {
-        const json_t *n = usage_find(pointers, document);
+static bool is_disguised(const json_t *pointers, const json_t *document) {
+        for (size_t i = 0; i < json_array_size(pointers); i++) {
+                const char *pointer = json_string_value(json_array_get(pointers, i));
 
-        *ret = missing;
-        if (!n || json_is_null(n))
-                return 0;
-        if (!json_is_integer(n) || json_integer_value(n) < 0)
-                return -EINVAL;
-        *ret = (uint64_t) json_integer_value(n);
+                if (pointer && usage_pointer_is_disguised(document, pointer))
+                        return true;
+        }
+        return false;
+}
+
+/* Whatever is there but null and false. */
+static bool is_detached(const json_t *pointers, const json_t *document) {
+        for (size_t i = 0; i < json_array_size(pointers); i++) {
+                const char *pointer = json_string_value(json_array_get(pointers, i));
+                const json_t *value = pointer ? usage_pointer(document, pointer) : NULL;
+
+                if (value && !json_is_null(value) && !json_is_false(value))
+                        return true;
+        }
+        return false;
+}
+
+/* The largest of what is said at these pointers, since origins differ in which of them they heed; null and zero say nothing. */
+static int count_of(const json_t *pointers, const json_t *document, uint64_t missing, uint64_t *ret) {
+        uint64_t most = 0;
+
+        for (size_t i = 0; i < json_array_size(pointers); i++) {
+                const char *pointer = json_string_value(json_array_get(pointers, i));
+                const json_t *n = pointer ? usage_pointer(document, pointer) : NULL;
+
+                if (!n || json_is_null(n))
+                        continue;
+                if (!json_is_integer(n) || json_integer_value(n) < 0)
+                        return -EINVAL;
+                if ((uint64_t) json_integer_value(n) > most)
+                        most = (uint64_t) json_integer_value(n);
+        }
+        *ret = most > 0 ? most : missing;
         return 0;
 }
 
-/* Where the request says how much output it wants: the digits' place in the body. False: nowhere. */
+/* Where the request says how much output it wants: the digits' place in the body. False: nowhere, or in more than one place. */
 static bool find_output(const Request *q, size_t *ret_begin, size_t *ret_end) {
         const json_t *pointers = json_object_get(json_object_get(provider_of(q), "request"), "max_tokens");
         const char *data = (const char *) buffer_data(&q->held);
+        size_t n_found = 0, begin, end;
 
         for (size_t i = 0; i < json_array_size(pointers); i++)
-                if (json_range(data, buffer_size(&q->held), json_string_value(json_array_get(pointers, i)), ret_begin, ret_end) > 0 &&
-                    data[*ret_begin] >= '0' && data[*ret_begin] <= '9')
-                        return true;
-        return false;
+                if (json_range(data, buffer_size(&q->held), json_string_value(json_array_get(pointers, i)), &begin, &end) > 0 && data[begin] >= '0' &&
+                    data[begin] <= '9') {
+                        *ret_begin = begin;
+                        *ret_end = end;
+                        n_found++;
+                }
+        return n_found == 1;
 }
 
 static int read_need(Request *q, Refusal *ret) {
@@ -121,9 +154,15 @@ static int read_need(Request *q, Refusal *ret) {
         const json_t *model;
         UsagePrice price;
 
-        document = json_loadb((const char *) buffer_data(&q->held), buffer_size(&q->held), JSON_REJECT_DUPLICATES, NULL);
-        if (!json_is_object(document))
+        if (json_parse((const char *) buffer_data(&q->held), buffer_size(&q->held), &document, NULL) < 0 || !json_is_object(document))
                 return refuse(q, 400, "unreadable-request", "This run has a budget: the body of a model call must be a JSON object, with each key once.", ret);
+
+        if (is_disguised(json_object_get(request, "max_tokens"), document) || is_disguised(json_object_get(request, "choices"), document) ||
+            is_disguised(json_object_get(request, "model"), document) || is_disguised(json_object_get(request, "detached"), document))
+                return refuse(q, 400, "unreadable-request", "This run has a budget: a key of a model call is in another case than it should be.", ret);
+
+        if (is_detached(json_object_get(request, "detached"), document))
+                return refuse(q, 403, "unmetered", "This run has a budget, and what a model call uses behind its answer is not counted: make it without.", ret);
 
         standard = request ? (uint64_t) json_integer_value(json_object_get(request, "max_tokens_default")) : 32000;
         if (count_of(json_object_get(request, "max_tokens"), document, standard, &wanted) < 0 ||

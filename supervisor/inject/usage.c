@@ -125,6 +125,24 @@ const json_t *usage_pointer(const json_t *j, const char *pointer) {
         return j;
 }
 
+bool usage_pointer_is_disguised(const json_t *j, const char *pointer) {
+        char parent[512] = {}, key[128];
+
+        for (const char *p = pointer; *p == '/';) {
+                size_t n = strcspn(p + 1, "/");
+
+                if (n >= sizeof(key) || (size_t) (p - pointer) >= sizeof(parent))
+                        return false;
+                memcpy(parent, pointer, (size_t) (p - pointer));
+                memcpy(key, p + 1, n);
+                key[n] = '\0';
+                if (json_has_lookalike(usage_pointer(j, parent), key))
+                        return true;
+                p += n + 1;
+        }
+        return false;
+}
+
 const json_t *usage_find(const json_t *pointers, const json_t *document) {
         for (size_t i = 0; i < json_array_size(pointers); i++) {
                 const char *pointer = json_string_value(json_array_get(pointers, i));

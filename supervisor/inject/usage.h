@@ -41,6 +41,8 @@ bool usage_is_call(const json_t *provider, const char *host, const char *method,
 
 /* RFC 6901 as far as providers' files use it. NULL: nothing is there. Borrowed from j. */
 const json_t *usage_pointer(const json_t *j, const char *pointer);
+/* Is there, on the way to that place, a key that some readers take for one of the pointer's (json_has_lookalike())? */
+bool usage_pointer_is_disguised(const json_t *j, const char *pointer);
 /* The first of an array of pointers that leads somewhere. */
 const json_t *usage_find(const json_t *pointers, const json_t *document);
 

@@ -10,7 +10,7 @@
  *     "usage": { "model" | "input_tokens" | "output_tokens" | "cache_read_tokens" | "cache_write_tokens":
  *                [ JSON POINTER, … ] },       the first that is there counts
  *     "input_includes_cache": true,           "input_tokens" counts what was read from a cache as well
- *     "request": { "model" | "max_tokens" | "choices": [ JSON POINTER, … ], "max_tokens_default": 32000 },
+ *     "request": { "model" | "max_tokens" | "choices" | "detached": [ JSON POINTER, … ], "max_tokens_default": 32000 },
  *     "estimate": { "bytes_per_token": 4, "text": [ JSON POINTER, … ] },
  *     "prices_version": TEXT,
  *     "prices": { MODEL | "default": { "input", "output", "cache_read", "cache_write" } } }
@@ -19,7 +19,8 @@
  * nothing; what is neither is not counted, and is refused in a run that has a budget.
  *
  * "api" also says in whose form a refusal is written: "anthropic-messages", "openai", or any other name for the plain form.
- * "request" is where a request says what it may cost at most. "estimate" is for answers that broke off before they said what they
+ * "request" is where a request says what it may cost at most; what is at a pointer of "detached" makes the provider go on behind its answer, which
+ * nobody can count: such a call is refused in a run that has a budget. "estimate" is for answers that broke off before they said what they
  * used: so many bytes of the request, and of the text at these pointers, count as one token.
  *
  * Prices are micro-dollars per million tokens, so that cost is whole numbers throughout.
@@ -64,7 +65,7 @@ static void check_usage(const Node *top) {
 }
 
 static void check_request(const Node *top) {
-        static const char *const known[] = { "model", "max_tokens", "choices", "max_tokens_default", NULL };
+        static const char *const known[] = { "model", "max_tokens", "choices", "detached", "max_tokens_default", NULL };
         const json_t *pointers;
         uint64_t number;
         Node n;
@@ -74,6 +75,7 @@ static void check_request(const Node *top) {
         (void) node_strings(&n, "model", NODE_REQUIRED, 1, 16, check_json_pointer, &pointers);
         (void) node_strings(&n, "max_tokens", NODE_REQUIRED, 1, 16, check_json_pointer, &pointers);
         (void) node_strings(&n, "choices", 0, 1, 16, check_json_pointer, &pointers);
+        (void) node_strings(&n, "detached", 0, 1, 16, check_json_pointer, &pointers);
         (void) node_uint(&n, "max_tokens_default", NODE_REQUIRED, 1, 10000000, &number);
 }
 

@@ -71,6 +71,26 @@ static void client_of_chunks(World *w) {
 static void client_of_twice(World *w) {
         client_of(w, POST(35) "{\"max_tokens\":1,\"max_tokens\":90000}");
 }
+static void client_of_case(World *w) {
+        client_of(w, POST(35) "{\"max_tokens\":1,\"Max_To\xe2\x84\xaa"
+                              "ens\":9}"
+                              "  ");
+}
+static void client_of_null(World *w) {
+        client_of(w, POST(45) "{\"max_output_tokens\":null,\"max_tokens\":70000}");
+}
+static void client_of_two(World *w) {
+        client_of(w, POST(44) "{\"max_output_tokens\":16,\"max_tokens\":70000} ");
+}
+static void client_of_background(World *w) {
+        client_of(w, POST(36) "{\"max_tokens\":9,\"background\":true}  ");
+}
+static void client_of_foreground(World *w) {
+        client_of(w, POST(36) "{\"max_tokens\":9,\"background\":false} ");
+}
+static void client_of_zero(World *w) {
+        client_of(w, POST(16) "{\"max_tokens\":0}");
+}
 static void client_of_no_json(World *w) {
         client_of(w, POST(2) "xy");
 }
@@ -149,6 +169,33 @@ static void test_refused(void **state) {
         assert_int_equal(anchord.n_over, 1); /* said once */
 }
 
+/* How much output may come is the most of what is said: which of two numbers counts, only the origin knows. */
+static void test_said_twice(void **state) {
+        World *w = *state;
+
+        (void) json_object_set_new(json_object_get(w->credentials[0].source->provider, "request"), "max_tokens",
+                                   json_pack("[s, s]", "/max_output_tokens", "/max_tokens"));
+        play(w, client_of_null);
+        assert_non_null(strstr(answer, "HTTP/1.1 200 "));
+        assert_int_equal(anchord.last_output, 70000);
+        play(w, client_of_two);
+        assert_non_null(strstr(answer, "HTTP/1.1 200 "));
+        assert_int_equal(anchord.last_output, 70000);
+        play(w, client_of_zero);
+        assert_non_null(strstr(answer, "HTTP/1.1 200 "));
+        assert_int_equal(anchord.last_output, 500);
+        assert_int_equal(anchord.n_reserved, 3);
+
+        /* one that says it once can be made smaller, null beside it or not; one that says it twice cannot */
+        anchord.room_tokens = 90;
+        anchord.lower = true;
+        play(w, client_of_null);
+        assert_non_null(strstr(answer, "HTTP/1.1 200 "));
+        assert_string_equal(body, "{\"max_output_tokens\":null,\"max_tokens\":66}");
+        play(w, client_of_two);
+        assert_non_null(strstr(answer, "HTTP/1.1 402 "));
+}
+
 static void test_made_smaller(void **state) {
         World *w = *state;
 
@@ -182,7 +229,8 @@ static void test_what_cannot_be_counted(void **state) {
                 void (*client)(World *w);
                 const char *status, *reason;
         } cases[] = {
-                { client_of_twice, " 400 ", "unreadable-request" }, { client_of_no_json, " 400 ", "unreadable-request" },
+                { client_of_twice, " 400 ", "unreadable-request" }, { client_of_case, " 400 ", "unreadable-request" },
+                { client_of_no_json, " 400 ", "unreadable-request" },
                 { client_of_no_number, " 400 ", "unreadable-request" }, { client_of_encoded, " 415 ", "encoded-request" },
                 { client_of_unknown, " 403 ", "unmetered" }, { client_of_misuse, " 403 ", "credential-misuse" },
         };
@@ -201,6 +249,19 @@ static void test_what_cannot_be_counted(void **state) {
         assert_int_equal(anchord.n_reserved, 0);
         play(w, client_of_free);
         assert_non_null(strstr(answer, "HTTP/1.1 200 "));
+}
+
+static void test_detached(void **state) {
+        World *w = *state;
+
+        (void) json_object_set_new(json_object_get(w->credentials[0].source->provider, "request"), "detached", json_pack("[s]", "/background"));
+        play(w, client_of_background);
+        assert_non_null(strstr(answer, "HTTP/1.1 403 "));
+        assert_non_null(strstr(answer, "unmetered"));
+        assert_int_equal(w->n_accepted, 0);
+        play(w, client_of_foreground);
+        assert_non_null(strstr(answer, "HTTP/1.1 200 "));
+        assert_int_equal(anchord.n_reserved, 1);
 }
 
 /* From the block that came with the last answer: one call fits, and is recorded later; for the next one somebody must answer. */
@@ -241,8 +302,8 @@ static void test_origin_is_not_there(void **state) {
 
 int main(void) {
         const struct CMUnitTest tests[] = {
-                TEST(test_granted), TEST(test_not_capped), TEST(test_refused), TEST(test_made_smaller), TEST(test_last_call),
-                TEST(test_what_cannot_be_counted), TEST(test_nobody_answers), TEST(test_origin_is_not_there),
+                TEST(test_granted), TEST(test_not_capped), TEST(test_refused), TEST(test_said_twice), TEST(test_made_smaller), TEST(test_last_call),
+                TEST(test_what_cannot_be_counted), TEST(test_detached), TEST(test_nobody_answers), TEST(test_origin_is_not_there),
         };
 
         return cmocka_run_group_tests(tests, enter_own_world, NULL);
