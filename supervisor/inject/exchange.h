@@ -33,6 +33,8 @@ typedef struct ExchangeContext {
         Budget *budget;  /* NULL: model calls are not reserved */
         Minter *minter;
         uint64_t generation; /* of the credentials' values: counted up when one is minted */
+        size_t n_metered; /* model calls under way, */
+        uint64_t n_calls; /* and of all time */
         size_t gathered; /* bytes of bodies that wait for a reservation */
         size_t held;     /* bytes of bodies with a place that wait to be judged, and of what they stand for */
         Exchange *exchanges; /* the list */

@@ -53,6 +53,25 @@ static int refuse(Request *q, unsigned status, const char *reason, const char *m
         return REQUEST_E_REFUSED;
 }
 
+/* ---- counting ---- */
+
+/* A run that makes calls faster than anchord writes down what they used must not drive out the reports of the dear ones among them; nor may it fill the
+ * audit log with the records of some millions that cost nothing. */
+int request_admit_call(Request *q, Refusal *ret) {
+        ExchangeContext *c = q->context;
+
+        if (!q->metered)
+                return 0;
+        if (c->n_calls >= USAGE_CALLS_MAX)
+                return refuse(q, 403, "record-budget", "This run has made more model calls than are recorded of one run.", ret);
+        if (c->n_metered + usage_report_waiting(c->usage) >= USAGE_REPORTS_MAX)
+                return refuse(q, 503, "busy", "More model calls are under way in this run than can be counted at once. Try again.", ret);
+        c->n_calls++;
+        c->n_metered++;
+        q->counted = true;
+        return 0;
+}
+
 /* ---- gathering ---- */
 
 int request_begin_budget(Request *q, Refusal *ret) {

@@ -198,6 +198,8 @@ static void drop_held(Request *q) {
         free(q->held_head);
         q->held_head = NULL;
         request_forget_held(q);
+        q->context->n_metered -= q->counted;
+        q->counted = false;
         q->rewrite = (BodyRewrite) {};
         q->git = request_git_free(q->git);
 }
@@ -243,7 +245,8 @@ int request_begin(Request *q, const HttpHead *h, Refusal *ret) {
         if ((q->plan.n_items > 0 || q->plan.n_body > 0) && reflecting)
                 return deny(q, 422, "cannot-substitute", reflecting, "A request with a credential cannot ask for parts of an answer, or for itself.", ret);
         begin_metering(q, h);
-        return request_begin_budget(q, ret);
+        r = request_begin_budget(q, ret);
+        return r != 0 ? r : request_admit_call(q, ret);
 }
 
 /* ---- the audit log, before a credential leaves ---- */

@@ -72,6 +72,7 @@ typedef struct Request {
         /* of a model call in a run that has a budget (request-budget.c) */
         bool gathers;             /* its body is held, since it says what the call may cost */
         bool reserved;
+        bool counted;             /* in the context's n_metered */
         size_t gathered;          /* of `held`, in the context's count */
         size_t n_held;            /* bytes of `held` and `held_encoded`, in the context's other count */
         char call[BUDGET_CALL_SIZE], model[USAGE_MODEL_SIZE];
@@ -175,6 +176,8 @@ int request_open_held(Request *q, Refusal *ret);
 
 /* Says whether the body must be gathered; refuses what a budget does not allow for. */
 int request_begin_budget(Request *q, Refusal *ret);
+/* A model call of whose use anchord could not be told is not made. */
+int request_admit_call(Request *q, Refusal *ret);
 /* Reserves the worst case; the end is request_settle(). */
 int request_reserve(Request *q, Refusal *ret);
 /* Gives back what is reserved still. */

@@ -23,7 +23,7 @@
 #define NUMBER_MAX (1ULL << 40) /* what anchord takes */
 #define ANSWER_USEC (10ULL * 1000 * 1000)
 
-enum { REPORTS_MAX = 256, TRIES_MAX = 60 };
+enum { TRIES_MAX = 60 };
 
 typedef struct Report Report;
 
@@ -173,6 +173,10 @@ void usage_report_new_id(UsageReport *u, char ret[static 48]) {
         (void) snprintf(ret, 48, "%016llx-%llu", (unsigned long long) u->life, (unsigned long long) ++u->number);
 }
 
+size_t usage_report_waiting(const UsageReport *u) {
+        return u->n_reports;
+}
+
 void usage_report_add(UsageReport *u, const UsageCall *call) {
         Report *report = calloc(1, sizeof(*report)), **end = &u->reports;
         char id[48];
@@ -191,7 +195,7 @@ void usage_report_add(UsageReport *u, const UsageCall *call) {
         while (*end)
                 end = &(*end)->next;
         *end = report;
-        if (++u->n_reports > REPORTS_MAX)
+        if (++u->n_reports > USAGE_REPORTS_MAX)
                 for (Report *old = u->reports; old; old = old->next)
                         if (!old->under_way && old != report) {
                                 log_error("too many model calls wait to be reported to anchord: the oldest is given up");

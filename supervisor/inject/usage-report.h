@@ -10,6 +10,11 @@
 #include "inject/usage-price.h"
 #include "util/cleanup.h"
 
+enum {
+        USAGE_REPORTS_MAX = 256,  /* wait for anchord; beyond that the oldest is given up */
+        USAGE_CALLS_MAX = 50000, /* of one run, in one life of inject: each is a record in the audit log and a row in the ledger */
+};
+
 typedef struct UsageReport UsageReport;
 
 typedef struct UsageCall {
@@ -33,6 +38,9 @@ DEFINE_CLEANUP(UsageReport *, usage_report_free)
 
 /* An id that no other call of this run has. */
 void usage_report_new_id(UsageReport *u, char ret[static 48]);
+
+/* How many wait for anchord now. */
+size_t usage_report_waiting(const UsageReport *u);
 
 /* Sent until anchord took it, for a minute at most. Never fails; a lost report is logged. */
 void usage_report_add(UsageReport *u, const UsageCall *call);

@@ -78,4 +78,5 @@ static inline void budget_world_begin(World *w) {
 static inline void budget_world_end(World *w) {
         w->context.budget = budget_free(w->context.budget);
         assert_int_equal(w->context.gathered, 0);
+        assert_int_equal(w->context.n_metered, 0);
 }

@@ -251,6 +251,33 @@ static void test_what_cannot_be_counted(void **state) {
         assert_non_null(strstr(answer, "HTTP/1.1 200 "));
 }
 
+/* No call is made of whose use anchord could not be told. */
+static void test_too_many(void **state) {
+        World *w = *state;
+
+        learn_terms(w);
+        w->context.n_metered = USAGE_REPORTS_MAX;
+        play(w, client_of_call);
+        assert_non_null(strstr(answer, "HTTP/1.1 503 "));
+        assert_non_null(strstr(answer, "\"busy\""));
+        assert_int_equal(w->context.n_metered, USAGE_REPORTS_MAX);
+        play(w, client_of_free);
+        assert_non_null(strstr(answer, "HTTP/1.1 200 "));
+        w->context.n_metered = USAGE_REPORTS_MAX - 1;
+        play(w, client_of_call);
+        assert_non_null(strstr(answer, "HTTP/1.1 200 "));
+        assert_int_equal(w->context.n_metered, USAGE_REPORTS_MAX - 1);
+        w->context.n_metered = 0;
+
+        w->context.n_calls = USAGE_CALLS_MAX - 1;
+        play(w, client_of_call);
+        assert_non_null(strstr(answer, "HTTP/1.1 200 "));
+        play(w, client_of_call);
+        assert_non_null(strstr(answer, "HTTP/1.1 403 "));
+        assert_non_null(strstr(answer, "record-budget"));
+        assert_int_equal(anchord.n_reserved, 2);
+}
+
 static void test_detached(void **state) {
         World *w = *state;
 
@@ -303,7 +330,7 @@ static void test_origin_is_not_there(void **state) {
 int main(void) {
         const struct CMUnitTest tests[] = {
                 TEST(test_granted), TEST(test_not_capped), TEST(test_refused), TEST(test_said_twice), TEST(test_made_smaller), TEST(test_last_call),
-                TEST(test_what_cannot_be_counted), TEST(test_detached), TEST(test_nobody_answers), TEST(test_origin_is_not_there),
+                TEST(test_what_cannot_be_counted), TEST(test_too_many), TEST(test_detached), TEST(test_nobody_answers), TEST(test_origin_is_not_there),
         };
 
         return cmocka_run_group_tests(tests, enter_own_world, NULL);
