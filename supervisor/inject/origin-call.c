@@ -127,29 +127,33 @@ static int take_bytes(OriginCall *c, const uint8_t *data, size_t size) {
         return 0;
 }
 
-static int read_some(OriginCall *c) {
-        uint8_t piece[PIECE];
+static int read_piece(OriginCall *c, uint8_t *piece) {
         HttpEvent event;
         ssize_t n;
         int r;
 
-        do {
-                n = tls_stream_read(c->stream, piece, sizeof(piece));
-                if (n == -EAGAIN)
-                        return 0;
-                if (n < 0)
-                        return (int) n;
-                c->bytes_in += (uint64_t) n;
-                if (n == 0) {
-                        r = http_reader_eof(c->reader, &event);
-                        if (r >= 0)
-                                r = event == HTTP_EVENT_END ? take_event(c, event, NULL, 0) : -ECONNRESET;
-                        return r == 0 ? -ECONNRESET : r;
-                }
-                r = take_bytes(c, piece, (size_t) n);
-        } while (r == 0);
-        explicit_bzero(piece, sizeof(piece));
-        return r;
+        n = tls_stream_read(c->stream, piece, PIECE);
+        if (n < 0)
+                return (int) n;
+        c->bytes_in += (uint64_t) n;
+        if (n > 0)
+                return take_bytes(c, piece, (size_t) n);
+
+        r = http_reader_eof(c->reader, &event);
+        if (r >= 0)
+                r = event == HTTP_EVENT_END ? take_event(c, event, NULL, 0) : -ECONNRESET;
+        return r == 0 ? -ECONNRESET : r;
+}
+
+static int read_some(OriginCall *c) {
+        uint8_t piece[PIECE];
+        int r;
+
+        do
+                r = read_piece(c, piece);
+        while (r == 0);
+        explicit_bzero(piece, sizeof(piece)); /* it may have had a token in it */
+        return r == -EAGAIN ? 0 : r;
 }
 
 static int write_some(OriginCall *c) {
@@ -233,10 +237,10 @@ static void call_on_answer(const EgressAnswer *a, void *userdata) {
                 return;
         }
         c->grant = a->grant;
+        c->doing = "a connection";
         r = dial_new(&c->dial, c->event, a->addresses, a->n_addresses, c->port, call_on_dialled, c);
         if (r < 0)
                 fail(c, r, "%s:%u cannot be reached: %s", strerror(-r));
-        c->doing = "a connection";
 }
 
 /* ---- start ---- */

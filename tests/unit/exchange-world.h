@@ -71,6 +71,7 @@ typedef struct World {
 
         const char *deny;   /* egressd's reason, NULL: allowed */
         const char *deny_path; /* only this one; NULL: any */
+        const char *nowhere;   /* a path that is allowed, and no address comes with it */
         const char *git;    /* what egressd says of a rule about git, as JSON; NULL: nothing */
         bool covers;        /* egressd says that the grant is for every request */
         bool audit_refuses;
@@ -87,14 +88,18 @@ typedef struct World {
 /* ---- stand-ins ---- */
 
 static inline int on_connect(IpcCall *call, json_t *params, void *userdata) {
+        const char *path = json_string_value(json_object_get(params, "path")) ?: "";
         World *w = userdata;
 
         w->n_questions++;
         if (json_object_get(params, "within"))
                 w->n_within++;
-        if (w->deny && (!w->deny_path || strcmp(json_string_value(json_object_get(params, "path")) ?: "", w->deny_path) == 0))
+        if (w->deny && (!w->deny_path || strcmp(path, w->deny_path) == 0))
                 return ipc_call_reply(call, json_pack("{s:s, s:s, s:s, s:s, s:n, s:n}", "verdict", "deny", "reason", w->deny, "rule", "test",
                                                       "name", NAME, "grant", "addresses"));
+        if (w->nowhere && strcmp(path, w->nowhere) == 0)
+                return ipc_call_reply(call, json_pack("{s:s, s:s, s:s, s:s, s:i, s:[]}", "verdict", "pass", "reason", "allowed", "rule", "test",
+                                                      "name", NAME, "grant", 7, "addresses"));
         return ipc_call_reply(call, json_pack("{s:s, s:s, s:s, s:s, s:i, s:b, s:[ss], s:o*}", "verdict", "pass", "reason", "allowed", "rule", "test",
                                               "name", NAME, "grant", 7, "covers", w->covers, "addresses", "127.0.0.9", "127.0.0.1", "git",
                                               w->git ? json_loads(w->git, 0, NULL) : NULL));

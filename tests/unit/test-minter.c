@@ -278,6 +278,16 @@ static void test_egress_denies(void **state) {
         assert_int_equal(api.n_posted, 0);
 }
 
+/* The call is over before the step that began it is. */
+static void test_nowhere_to_go(void **state) {
+        World *w = *state;
+
+        w->nowhere = "/app/installations/7/access_tokens";
+        is_refused(w, "\"reason\":\"unreachable\"", "cannot be reached");
+        assert_int_equal(api.n_posted, 0);
+        assert_true(w->n_done >= 1); /* its grant is given back */
+}
+
 /* ---- the end of a run ---- */
 
 static void bring_back(World *w) {
@@ -332,6 +342,7 @@ int main(void) {
                 cmocka_unit_test_setup_teardown(test_not_kept, set_up_minter, tear_down_minter),
                 cmocka_unit_test_setup_teardown(test_key_removed, set_up_minter, tear_down_minter),
                 cmocka_unit_test_setup_teardown(test_egress_denies, set_up_minter, tear_down_minter),
+                cmocka_unit_test_setup_teardown(test_nowhere_to_go, set_up_minter, tear_down_minter),
                 cmocka_unit_test_setup_teardown(test_revoked, set_up_minter, tear_down_minter),
                 cmocka_unit_test_setup_teardown(test_revoked_before, set_up_minter, tear_down_minter),
                 cmocka_unit_test_setup_teardown(test_not_revoked, set_up_minter, tear_down_minter),
