@@ -112,30 +112,34 @@ static int read_fetch(RequestGit *g, const uint8_t *data, size_t size, bool last
         return r == -EBADMSG ? 0 : r;
 }
 
-/* In pieces, since a little may become much. What comes out is searched for sentinels as what came in would be. */
+/* Whatever rule it is that allows it: what does not decode is not searched either. */
+static int refuse_encoded(Request *q, Refusal *ret) {
+        return refuse(q, 403, "git-unreadable", "The request cannot be read: its body is not the gzip that its head says.", ret);
+}
+
+/* In pieces, since a little may become much. What comes out is searched for sentinels as what came in would be, also when it is no request of git's. */
 static int read_encoded(Request *q, const uint8_t *data, size_t size, bool last, Buffer *searched, Refusal *ret) {
         RequestGit *g = q->git;
         int r = 0;
 
-        for (size_t i = 0; i < size && r == 0 && !g->error; i += PIECE) {
+        for (size_t i = 0; i < size && r == 0; i += PIECE) {
                 Buffer decoded = {};
 
                 r = gunzip_feed(g->gunzip, data + i, size - i < PIECE ? size - i : PIECE, &decoded);
                 g->decoded += buffer_size(&decoded);
                 if (r == -EBADMSG || r == -EFBIG || g->decoded > DECODED_MAX)
-                        fail(g, "its body is encoded, and cannot be decoded");
+                        r = refuse_encoded(q, ret);
                 else if (r == 0 && (r = read_fetch(g, buffer_data(&decoded), buffer_size(&decoded), false)) == 0)
                         r = request_feed_body(q, buffer_data(&decoded), buffer_size(&decoded), false, searched, ret);
                 buffer_done(&decoded);
                 buffer_clear(searched);
         }
-        if (g->error)
-                return 0;
-        if (r == 0 && last && gunzip_finish(g->gunzip) < 0)
-                fail(g, "its body is encoded, and cut off");
-        if (r == 0 && last)
-                r = read_fetch(g, NULL, 0, true);
-        return r != 0 || !last ? r : request_feed_body(q, NULL, 0, true, searched, ret);
+        if (r != 0 || !last)
+                return r;
+        if (gunzip_finish(g->gunzip) < 0)
+                return refuse_encoded(q, ret);
+        r = read_fetch(g, NULL, 0, true);
+        return r != 0 ? r : request_feed_body(q, NULL, 0, true, searched, ret);
 }
 
 /* Servers of LFS are written in languages whose JSON readers know no case. */

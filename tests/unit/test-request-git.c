@@ -7,6 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <zlib.h>
 
 #include <cmocka.h>
 
@@ -232,6 +233,51 @@ static void test_lfs(void **state) {
         batch(w, "{\"operation\":\"download\",\"operation\":\"upload\",\"objects\":[]}", false);
 }
 
+/* A stream that is as large as what is in it: so it comes in more pieces than one. */
+static size_t make_gzip(const void *text, size_t size, uint8_t *ret, size_t room) {
+        z_stream z = { .next_in = (Bytef *) text, .avail_in = (uInt) size, .next_out = ret, .avail_out = (uInt) room };
+
+        assert_int_equal(deflateInit2(&z, Z_NO_COMPRESSION, Z_DEFLATED, 16 + MAX_WBITS, 8, Z_DEFAULT_STRATEGY), Z_OK);
+        assert_int_equal(deflate(&z, Z_FINISH), Z_STREAM_END);
+        (void) deflateEnd(&z);
+        return room - z.avail_out;
+}
+
+static Slot *post_gzip(H2World *w, const void *data, size_t size) {
+        Slot *g;
+
+        w->serve = take_push;
+        g = guest_ask(w, "POST", "/v1/app.git/git-upload-pack", "content-encoding: gzip\n", true);
+        push_bytes(w, g, data, size, true);
+        return g;
+}
+
+/* Also where no rule is about git, and the body is nothing of git's, its sentinels are found. */
+static void test_encoded(void **state) {
+        H2World *w = *state;
+        uint8_t text[60000], encoded[70000];
+        size_t n;
+        Slot *g;
+
+        memset(text, 'x', sizeof(text));
+        n = make_gzip(text, sizeof(text), encoded, sizeof(encoded));
+        g = post_gzip(w, encoded, n);
+        assert_true(body_has(g, "taken"));
+        assert_true(arrived(w, encoded, n));
+
+        memcpy(text + 50000, OTHER, strlen(OTHER));
+        n = make_gzip(text, sizeof(text), encoded, sizeof(encoded));
+        g = post_gzip(w, encoded, n);
+        assert_true(has(g, "anchorhold-reason: credential-misuse\n"));
+
+        g = post_gzip(w, "no gzip, but " OTHER, strlen("no gzip, but " OTHER));
+        assert_true(has(g, "anchorhold-reason: git-unreadable\n"));
+        n = make_gzip(text, 100, encoded, sizeof(encoded));
+        g = post_gzip(w, encoded, n - 1); /* cut off */
+        assert_true(has(g, "anchorhold-reason: git-unreadable\n"));
+        assert_int_equal(w->origin.n_slots, 1);
+}
+
 /* No record, no push. */
 static void test_audit_refuses(void **state) {
         H2World *w = *state;
@@ -274,7 +320,11 @@ int main(void) {
                 TEST(test_large_pack),
                 TEST(test_unreadable_push),
                 TEST(test_fetch),
+<<<<<<< HEAD
                 TEST(test_lfs),
+=======
+                TEST(test_encoded),
+>>>>>>> d1fdd4c (Git: an encoded fetch is searched for sentinels to its end)
                 TEST(test_audit_refuses),
                 TEST(test_denied),
         };
