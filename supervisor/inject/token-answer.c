@@ -69,7 +69,7 @@ static int level(const char *text) {
 static const char *find_wider(const json_t *answer, const json_t *asked, const char *repository) {
         json_t *granted = json_object_get(answer, "permissions"), *value;
         const json_t *repositories = json_object_get(answer, "repositories");
-        const char *name;
+        const char *name, *selection = json_string_value(json_object_get(answer, "repository_selection"));
 
         json_object_foreach(granted, name, value) {
                 int most = level(json_string_value(json_object_get(asked, name)));
@@ -79,6 +79,8 @@ static const char *find_wider(const json_t *answer, const json_t *asked, const c
                 if (level(json_string_value(value) ?: "?") > most)
                         return name;
         }
+        if (selection && strcmp(selection, "selected") != 0) /* "all": then there is no list of them */
+                return "repository_selection";
         for (size_t i = 0; i < json_array_size(repositories); i++) {
                 const char *full = json_string_value(json_object_get(json_array_get(repositories, i), "full_name"));
 

@@ -38,7 +38,7 @@ static Read read_answer(const char *text) {
 
 static void test_token(void **state) {
         Read a = read_answer("{\"token\": \"" TOKEN "\", \"expires_at\": \"2026-09-21T15:13:20Z\", \"permissions\": {\"contents\": \"write\","
-                             "\"metadata\": \"read\"}, \"repositories\": [{\"full_name\": \"Acme/Widgets\"}]}");
+                             "\"metadata\": \"read\"}, \"repository_selection\": \"selected\", \"repositories\": [{\"full_name\": \"Acme/Widgets\"}]}");
 
         assert_int_equal(a.r, 0);
         assert_true(secret_equals(a.token, TOKEN, strlen(TOKEN)));
@@ -64,6 +64,7 @@ static void test_wider(void **state) {
                 { "\"permissions\": {\"contents\": 7}", "contents" },
                 { "\"repositories\": [{\"full_name\": \"acme/widgets\"}, {\"full_name\": \"acme/\\u0007other\"}]", "acme/\\x07other" },
                 { "\"repositories\": [{\"name\": \"widgets\"}]", "repositories" },
+                { "\"repository_selection\": \"all\"", "repository_selection" },
         };
 
         for (size_t i = 0; i < ELEMENTSOF(cases); i++) {
