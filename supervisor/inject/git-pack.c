@@ -52,7 +52,6 @@ struct GitPack {
 
         Commit *commits; /* owned */
         size_t n_commits, n_room, n_kept;
-        bool sorted;
 };
 
 int git_pack_new(GitPack **ret, size_t name_size) {
