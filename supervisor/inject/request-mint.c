@@ -19,7 +19,7 @@ static void request_on_minted(const char *reason, void *userdata) {
         request_go_on(q, reason ? REQUEST_E_REFUSED : 0, &refusal);
 }
 
-int request_wait_for_token(Request *q) {
+int request_wait_for_token(Request *q, Refusal *ret) {
         for (size_t i = 0; i < q->plan.n_items; i++) {
                 const InjectCredential *c = q->plan.items[i].credential;
 
@@ -27,6 +27,10 @@ int request_wait_for_token(Request *q) {
                         int r = minter_wait(q->context->minter, c, request_on_minted, q, &q->mint);
 
                         return r < 0 ? r : REQUEST_E_WAITS;
+                }
+                if (c->revoked || !c->source->secret) {
+                        request_deny(q, q->head, 403, "credential-revoked", NULL, "The credential was revoked.", ret);
+                        return REQUEST_E_REFUSED;
                 }
         }
         return 0;

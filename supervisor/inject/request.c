@@ -273,7 +273,7 @@ static int renew_mask(Request *q) {
 /* What is left are tokens, and the budget. */
 void request_go_on(Request *q, int r, Refusal *refusal) {
         if (r == 0)
-                r = request_wait_for_token(q);
+                r = request_wait_for_token(q, refusal);
         if (r == REQUEST_E_WAITS)
                 return;
         if (r == 0)
@@ -406,7 +406,7 @@ static int clear_covered(Request *q, Refusal *ret) {
                 r = record_use(q, ret, &waits);
         if (r != 0 || waits)
                 return r;
-        r = request_wait_for_token(q);
+        r = request_wait_for_token(q, ret);
         if (r != 0)
                 return r == REQUEST_E_WAITS ? 0 : r;
         r = renew_mask(q);

@@ -160,8 +160,9 @@ int request_settle_length(Request *q);
 
 /* ---- request-mint.c, for request.c ---- */
 
-/* 0: every credential of the plan has a value. REQUEST_E_WAITS: it will, or the refusal will say why not; request_go_on() then. */
-int request_wait_for_token(Request *q);
+/* 0: every credential of the plan has a value. REQUEST_E_WAITS: it will, or the refusal will say why not; request_go_on() then.
+ * REQUEST_E_REFUSED: one was revoked since the request was planned. */
+int request_wait_for_token(Request *q, Refusal *ret);
 /* Egressd, the audit log and perhaps a minter have said what they say; q may be gone after it. */
 void request_go_on(Request *q, int r, Refusal *refusal);
 

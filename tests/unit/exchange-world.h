@@ -74,6 +74,7 @@ typedef struct World {
         const char *nowhere;   /* a path that is allowed, and no address comes with it */
         const char *git;    /* what egressd says of a rule about git, as JSON; NULL: nothing */
         bool covers;        /* egressd says that the grant is for every request */
+        bool revokes;       /* the first credential is revoked while egressd thinks */
         bool audit_refuses;
         unsigned n_questions, n_done, n_within;
         Buffer log;         /* audit events and usage, one a line */
@@ -92,6 +93,8 @@ static inline int on_connect(IpcCall *call, json_t *params, void *userdata) {
         World *w = userdata;
 
         w->n_questions++;
+        if (w->revokes)
+                w->credentials[0].revoked = true;
         if (json_object_get(params, "within"))
                 w->n_within++;
         if (w->deny && (!w->deny_path || strcmp(path, w->deny_path) == 0))

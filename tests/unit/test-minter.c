@@ -191,6 +191,30 @@ static void test_minted(void **state) {
         assert_true(w->n_done >= 1);        /* the grant of the API's is given back */
 }
 
+static void client_of_revoked(World *w) {
+        SSL *ssl = client_connect(w, NAME);
+        char text[8192] = "";
+
+        EXPECT(ssl);
+        if (!ssl)
+                return;
+        EXPECT(client_send(ssl, GET("/v1/x") KEY "\r\n"));
+        EXPECT(client_await(ssl, "\r\n\r\n", text, sizeof(text)));
+        EXPECT(strstr(text, "HTTP/1.1 403 "));
+        EXPECT(strcasestr(text, "anchorhold-reason: credential-revoked\r\n"));
+        SSL_free(ssl);
+}
+
+/* Between its plan and the time when it may leave: there is no value, and none will come. test_minted() is the control. */
+static void test_revoked_meanwhile(void **state) {
+        World *w = *state;
+
+        w->revokes = true;
+        play(w, client_of_revoked);
+        assert_int_equal(api.n_posted, 0);
+        assert_int_equal(w->n_accepted, 0);
+}
+
 static void test_looked_up(void **state) {
         World *w = *state;
 
@@ -334,6 +358,7 @@ static void test_not_revoked(void **state) {
 int main(void) {
         static const struct CMUnitTest tests[] = {
                 cmocka_unit_test_setup_teardown(test_minted, set_up_minter, tear_down_minter),
+                cmocka_unit_test_setup_teardown(test_revoked_meanwhile, set_up_minter, tear_down_minter),
                 cmocka_unit_test_setup_teardown(test_looked_up, set_up_minter, tear_down_minter),
                 cmocka_unit_test_setup_teardown(test_kept_again, set_up_minter, tear_down_minter),
                 cmocka_unit_test_setup_teardown(test_api_refuses, set_up_minter, tear_down_minter),

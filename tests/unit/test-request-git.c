@@ -320,11 +320,8 @@ int main(void) {
                 TEST(test_large_pack),
                 TEST(test_unreadable_push),
                 TEST(test_fetch),
-<<<<<<< HEAD
                 TEST(test_lfs),
-=======
                 TEST(test_encoded),
->>>>>>> d1fdd4c (Git: an encoded fetch is searched for sentinels to its end)
                 TEST(test_audit_refuses),
                 TEST(test_denied),
         };
