@@ -146,7 +146,7 @@ def test_a_machine_boots_before_the_first_round_and_does_nothing_until_all_agree
     run = LiveRun(host, "exec-net", "echo up")
     try:
         item = host.items()[0]["id"]
-        wait_for(lambda: host.is_active(f"anchor-vm@{run.run}.service") == "active", 40)
+        wait_for(lambda: host.is_active(f"anchor-vm@{run.run}.service") == "active" and host.is_active(f"anchor-check@{run.run}.service") == "activating", 40)
         for _ in range(5):
             assert host.is_active(f"anchor-check@{run.run}.service") == "activating"
             assert host.is_active(f"anchor-run@{run.run}.service") == "inactive" and host.is_active(f"anchor-vm@{run.run}.service") == "active"
