@@ -26,7 +26,9 @@ class Anchord:
 
     def shell(self, script):
         """Runs a script as that process; what it prints."""
-        self.host.write("/run/anchord-call", "#!/bin/sh\n%s\n" % script, 0o755)
+        # in one step: a client of anchord.socket may start the one before at this moment
+        self.host.write("/run/anchord-call.new", "#!/bin/sh\n%s\n" % script, 0o755)
+        self.host.run("mv /run/anchord-call.new /run/anchord-call")
         self.host.write(OVERRIDE, "[Unit]\nRequires=\nStartLimitIntervalSec=0\n[Service]\nType=oneshot\nRestart=no\nSockets=\nExecStart=\n"
                                   "ExecStart=/run/anchord-call\nStandardOutput=truncate:/run/anchord-answer\nStandardError=inherit\nWatchdogSec=0\n")
         self.host.systemctl("daemon-reload")
