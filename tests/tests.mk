@@ -28,7 +28,7 @@ demo: image-root templates ## one real agent fixes one real repository in one mi
 		/usr/bin/python3 tests/demo/demo.py --agent "$(AGENT)" $(if $(KEEP),--keep)
 
 .PHONY: bench
-bench: image-root templates ## figures of one run: cold start, where its time goes, memory; of policy decisions; of its proxies beside squid and mitmproxy (ONLY=policy|connects|egress|proxies: one part)
+bench: image-root templates ## figures of one run: cold start, where its time goes, memory; of policy decisions; of its proxies beside squid and mitmproxy (ONLY=policy|connects|egress|proxies|start: one part)
 	@$(INSIDE) benches
 	@env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 CACHE="$(CACHE)" PYTHONDONTWRITEBYTECODE=1 \
 		/usr/bin/python3 tests/bench/bench.py $(if $(ONLY),--only $(ONLY))

@@ -11,7 +11,7 @@
   - names answered a second, and what a connection costs that is passed through, over TLS and in the clear (egress.py);
   - inspected and passed-through connections beside squid, mitmproxy and a splice relay (proxies.py).
 
-    bench.py [--rounds N] [--only policy|connects|egress|proxies]
+    bench.py [--rounds N] [--only policy|connects|egress|proxies|start]
 """
 
 import argparse
@@ -208,7 +208,7 @@ def show_connects(plain, fenced):
 def main():
     parser = argparse.ArgumentParser(description="figures of one run")
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--only", choices=["policy", "connects", "egress", "proxies"], help="one part of it")
+    parser.add_argument("--only", choices=["policy", "connects", "egress", "proxies", "start"], help="one part of it")
     arguments = parser.parse_args()
     if arguments.only == "policy":
         policy()
@@ -225,7 +225,7 @@ def main():
             show_connects(*connects(host, max(arguments.rounds, 5)))
         if arguments.only in (None, "egress"):
             egress.figures(host, world.path("world.pem"))
-        if arguments.only:
+        if arguments.only not in (None, "start"):
             return 0
         process, run = live_run(host)
         command, usage = bare_command(host, run), memory(host, run)
