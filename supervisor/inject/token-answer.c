@@ -107,9 +107,10 @@ int token_answer_read(char *data, size_t size, const json_t *permissions, const 
         if (r < 0)
                 return r;
         wider = find_wider(answer, permissions, repository);
-        safe = text_escape(wider ?: "", strnlen(wider ?: "", 100), false);
-        if (wider)
+        if (wider) {
+                safe = text_escape(wider, strnlen(wider, 100), false);
                 (void) snprintf(ret_reason, TOKEN_ANSWER_REASON_SIZE, "%s", safe ?: "");
+        }
         *ret = TAKE_PTR(token);
         return wider ? TOKEN_ANSWER_E_WIDER : 0;
 }
