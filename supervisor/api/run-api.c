@@ -552,7 +552,7 @@ static int on_mismatch(IpcCall *call, json_t *params, void *userdata) {
         return ipc_call_reply(call, NULL);
 }
 
-/* From inject: a sentinel was blocked on its way to where it does not belong. It is on record in the audit log already; here the run gets its flag. */
+/* From inject or the proxy: a sentinel was blocked on its way to where it does not belong. It is on record in the audit log already; here the run gets its flag. */
 static int on_misuse(IpcCall *call, json_t *params, void *userdata) {
         const char *credential = get(params, "credential"), *name = get(params, "name"), *where = get(params, "where");
         Manager *m = userdata;
@@ -575,7 +575,7 @@ const IpcMethod run_methods[] = {
         { "io.anchorhold.Run.Output", PEER_RUN, on_output },
         { "io.anchorhold.Run.Finish", PEER_RUN, on_finish },
         { "io.anchorhold.Run.Mismatch", PEER_CHECK, on_mismatch },
-        { "io.anchorhold.Run.Misuse", PEER_INJECT, on_misuse },
+        { "io.anchorhold.Run.Misuse", PEER_INJECT | PEER_PROXY, on_misuse },
         { "io.anchorhold.Run.Imported", PEER_IMPORT, on_imported },
         { "io.anchorhold.Run.AddUsage", PEER_INJECT, on_add_usage },
         { "io.anchorhold.Run.GetBudget", PEER_INJECT, flow_api_get_budget },

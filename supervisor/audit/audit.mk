@@ -2,7 +2,7 @@
 LIB_SRCS += supervisor/audit/audit-chain.c supervisor/audit/audit-checkpoint.c supervisor/audit/audit-client.c \
             supervisor/audit/audit-event.c supervisor/audit/audit-export.c supervisor/audit/audit-journal.c \
             supervisor/audit/audit-outbox.c supervisor/audit/audit-queue.c supervisor/audit/audit-record.c \
-            supervisor/audit/audit-request.c supervisor/audit/audit-server.c supervisor/audit/audit-verify.c
+            supervisor/audit/audit-request.c supervisor/audit/audit-server.c supervisor/audit/audit-verify.c supervisor/audit/notes.c
 PROGRAMS += anchor-auditd
 UNIT_TESTS += test-audit-client test-audit-event test-audit-outbox test-audit-queue test-audit-record test-audit-request test-audit-server test-audit-verify
 FUZZERS += fuzz-audit-checkpoint fuzz-audit-export

@@ -13,6 +13,7 @@
 #include <strings.h>
 
 #include "inject/decode.h"
+#include "inject/tripwire-api.h"
 #include "util/json.h"
 
 /* ---- JSON ---- */
@@ -278,7 +279,7 @@ static const InjectCredential *find_misuse(const InjectCredential *credentials, 
         for (size_t i = 0; i < b->n_spans; i++)
                 memset(rest + b->spans[i].begin, ' ', b->spans[i].end - b->spans[i].begin);
         for (size_t k = 0; k < n; k++)
-                if (substitute_is_in(rest, size, credentials[k].source->sentinel))
+                if (tripwire_text_has(rest, size, credentials[k].source->sentinel))
                         return &credentials[k];
         return NULL;
 }

@@ -3,12 +3,12 @@
 
 /* One connection of the guest whose TLS ends here, with the requests on it. */
 
+#include "audit/notes.h"
 #include "inject/budget.h"
 #include "inject/credential.h"
 #include "inject/egress-link.h"
 #include "inject/leaf.h"
 #include "inject/minter.h"
-#include "inject/notes.h"
 #include "inject/tally.h"
 #include "inject/tls.h"
 #include "inject/usage-report.h"

@@ -63,6 +63,7 @@ typedef struct Match {
 struct Masker {
         size_t n_needles, longest, shortest; /* in units */
         uint64_t base, hits;
+        size_t last; /* the needle that was hit last */
         Buffer held;
         size_t ahead[_MASK_VIEWS]; /* how many of the held bytes belong to a unit that began before them */
         uint8_t *units[_MASK_VIEWS]; /* owned: room for tracks */
@@ -389,6 +390,7 @@ static int replace_digits(const Match *f, Buffer *out) {
 
 static int replace(Masker *m, const Match *f, Buffer *out) {
         m->hits++;
+        m->last = (size_t) (f->needle - m->needles);
         if (f->form)
                 return replace_digits(f, out);
         return buffer_append(out, f->needle->pair.replacement, f->needle->pair.replacement_size);
@@ -518,4 +520,28 @@ int masker_finish(Masker *m, Buffer *out) {
 
 uint64_t masker_hits(const Masker *m) {
         return m->hits;
+}
+
+size_t masker_last(const Masker *m) {
+        return m->last;
+}
+
+/* What is held is one run, of which a view may go on a little behind its beginning. */
+int masker_has_pending(Masker *m, size_t *ret_number) {
+        size_t size = buffer_size(&m->held);
+        Track tracks[_MASK_VIEWS];
+        Match match;
+        int r;
+
+        if (m->n_needles == 0 || size < m->shortest)
+                return 0;
+        r = make_room(m, size);
+        if (r < 0)
+                return r;
+
+        search(m, tracks, read_tracks(m, buffer_data(&m->held), 0, size, true, m->ahead, tracks), size, &match);
+        if (!match.needle)
+                return 0;
+        *ret_number = (size_t) (match.needle - m->needles);
+        return 1;
 }

@@ -46,5 +46,10 @@ int masker_finish(Masker *m, Buffer *out);
 /* Frees what only the text needed that went through, if nothing of it is held back. NULL is nothing. */
 void masker_rest(Masker *m);
 
-/* How many needles were replaced so far. */
+/* How many needles were replaced so far, and which one was the last (its number among the pairs; 0 if there was none). */
 uint64_t masker_hits(const Masker *m);
+size_t masker_last(const Masker *m);
+
+/* Is a needle complete in what is held back, so that it would be replaced if the stream ended here? For whoever lets bytes go before
+ * the masker does. Negative errno, 0, or 1 and its number. The stream goes on as if nobody had asked. */
+int masker_has_pending(Masker *m, size_t *ret_number);

@@ -518,9 +518,10 @@ int request_hold_body(Request *q, const void *data, size_t size, bool last, Refu
 
 /* ---- the request's body ---- */
 
-static const InjectCredential *first_foreign_credential(const Request *q) {
+/* The one whose sentinel a trip wire found: they have those of other hosts, in the order of the credentials. */
+static const InjectCredential *nth_foreign_credential(const Request *q, size_t n) {
         for (size_t i = 0; i < q->context->n_credentials; i++)
-                if (!inject_credential_covers_host(&q->context->credentials[i], q->name, q->port))
+                if (!inject_credential_covers_host(&q->context->credentials[i], q->name, q->port) && n-- == 0)
                         return &q->context->credentials[i];
         return NULL;
 }
@@ -541,7 +542,7 @@ int request_feed_body(Request *q, const void *data, size_t size, bool last, Buff
                 r = masker_finish(q->tripwire, &scratch);
         if (r >= 0) {
                 if (masker_hits(q->tripwire) > 0)
-                        r = misuse(q, first_foreign_credential(q), "body", ret);
+                        r = misuse(q, nth_foreign_credential(q, masker_last(q->tripwire)), "body", ret);
                 else
                         r = buffer_append(out, buffer_data(&scratch), buffer_size(&scratch));
         }
@@ -555,7 +556,7 @@ int request_release_body(Request *q, Buffer *out, Refusal *ret) {
 
         r = masker_finish(q->tripwire, &scratch);
         if (r >= 0)
-                r = masker_hits(q->tripwire) > 0 ? misuse(q, first_foreign_credential(q), "body", ret)
+                r = masker_hits(q->tripwire) > 0 ? misuse(q, nth_foreign_credential(q, masker_last(q->tripwire)), "body", ret)
                                                  : buffer_append(out, buffer_data(&scratch), buffer_size(&scratch));
         buffer_done(&scratch);
         return r;
@@ -639,7 +640,7 @@ int request_feed_websocket(Request *q, Websocket *s, const void *data, size_t si
         if (r == -EBADMSG)
                 return deny(q, 400, "bad-request", "frame", websocket_error(s), ret);
         if (r == 0 && websocket_hits(s) > 0)
-                return misuse(q, first_foreign_credential(q), "frame", ret);
+                return misuse(q, nth_foreign_credential(q, websocket_last_hit(s)), "frame", ret);
         return r;
 }
 

@@ -2,9 +2,8 @@
 
 /*
  * A sentinel is worth nothing, so that looking for it outside of its places is no boundary but a trip wire: it
- * finds the agent, or what took it over, trying to carry its credential elsewhere. Looked for are the
- * text itself in any case, in the target and in field names and values, also percent-decoded, in
- * Basic authorization decoded, and in every form that a masker knows (Base64, escapes of JSON). Bodies are searched by request.c, with a masker.
+ * finds the agent, or what took it over, trying to carry its credential elsewhere. It is looked for in the target, in names and values of
+ * fields, and in Basic authorization decoded, in each form that tripwire-api.h knows. Bodies are searched by request.c, with a masker.
  *
  * A foreign credential is refused, unless its rule says otherwise, because with a key of its own an agent could make an allowed host
  * carry data to somebody else's account.
@@ -19,7 +18,7 @@
 
 #include "egress/agreement.h"
 #include "inject/decode.h"
-#include "inject/mask.h"
+#include "inject/tripwire-api.h"
 #include "policy/policy-git.h"
 #include "util/text.h"
 
@@ -30,38 +29,8 @@ static const char *const auth_headers[] = {
 
 /* ---- looking for sentinels ---- */
 
-static bool is_in_any_form(const char *text, size_t size, const char *sentinel) {
-        const MaskPair pair = { sentinel, strlen(sentinel), "", 0 };
-        _cleanup_(masker_freep) Masker *m = NULL;
-        Buffer rest = {};
-        bool found;
-
-        found = masker_new(&m, &pair, 1) < 0 || masker_feed(m, text, size, &rest) < 0 || masker_finish(m, &rest) < 0 || masker_hits(m) > 0;
-        buffer_done(&rest);
-        return found;
-}
-
-bool substitute_is_in(const char *text, size_t size, const char *sentinel) {
-        _cleanup_free_ char *decoded = NULL;
-        size_t n;
-
-        if (size < strlen(sentinel)) /* every form is at least as long */
-                return false;
-
-        /* what cannot be looked at must not pass */
-        decoded = malloc(size + 1);
-        if (!decoded)
-                return true;
-        n = decode_percent(text, size, false, decoded);
-        for (size_t i = 0; i < n; i++)
-                if (decoded[i] == '\0')
-                        decoded[i] = ' ';
-        decoded[n] = '\0';
-        return strcasestr(decoded, sentinel) || is_in_any_form(text, size, sentinel);
-}
-
 static bool text_has(const char *text, const char *sentinel) {
-        return substitute_is_in(text, strlen(text), sentinel);
+        return tripwire_text_has(text, strlen(text), sentinel);
 }
 
 /* ---- places ---- */

@@ -58,9 +58,6 @@ void substitute_check(SubstitutePlan *plan, const HttpHead *head);
 /* The target for the origin, with the values in its places. */
 int substitute_target(const HttpHead *head, const SubstitutePlan *plan, Buffer *out);
 
-/* Is this text, or what is encoded in it, or in a part of it, that sentinel? Upper and lower case are one. */
-bool substitute_is_in(const char *text, size_t size, const char *sentinel);
-
 /* One field of the head that leaves, with `secret` if a real value is in it. value is borrowed. Negative errno ends it. */
 typedef int (*SubstituteSink)(const char *name, const void *value, size_t size, bool secret, void *userdata);
 

@@ -79,6 +79,10 @@ uint64_t websocket_hits(const Websocket *s) {
         return masker_hits(s->messages) + masker_hits(s->controls);
 }
 
+size_t websocket_last_hit(const Websocket *s) {
+        return masker_last(masker_hits(s->controls) > 0 ? s->controls : s->messages);
+}
+
 /* ---- writing ---- */
 
 static int write_frame(bool masked, uint8_t first, const uint8_t *data, size_t size, Buffer *out) {

@@ -32,8 +32,9 @@ int websocket_feed(Websocket *s, const void *data, size_t size, Buffer *out);
 /* A static text. */
 const char *websocket_error(const Websocket *s);
 
-/* How many needles were found so far. */
+/* How many needles were found so far, and the number of the last one. */
 uint64_t websocket_hits(const Websocket *s);
+size_t websocket_last_hit(const Websocket *s);
 
 /* A Close frame as a server sends it; reason: 123 bytes at most are used. */
 int websocket_close_frame(unsigned code, const char *reason, Buffer *out);

@@ -74,7 +74,7 @@ static void connection_read_proxy_head(Connection *c, const uint8_t *data, size_
 
 /* ---- first bytes ---- */
 
-typedef enum Peeked { PEEKED_MORE, PEEKED_KNOWN, PEEKED_TOO_LARGE } Peeked;
+typedef enum Peeked { PEEKED_MORE, PEEKED_KNOWN, PEEKED_TOO_LARGE, PEEKED_MISUSE } Peeked;
 
 static Peeked peek_http(Connection *c, const uint8_t *data, size_t size) {
         _cleanup_(http_follower_freep) HttpFollower *f = NULL;
@@ -96,7 +96,7 @@ static Peeked peek_http(Connection *c, const uint8_t *data, size_t size) {
                 c->seen = EGRESS_RAW; /* nothing that may go on over a port that carries HTTP */
         else if (connection_remember_request(c, request) < 0)
                 return PEEKED_TOO_LARGE;
-        return PEEKED_KNOWN;
+        return o == HTTP_HEAD_END && connection_misuses_head(c, data, taken) ? PEEKED_MISUSE : PEEKED_KNOWN;
 }
 
 static Peeked peek(Connection *c, const uint8_t *data, size_t size) {
@@ -158,6 +158,9 @@ static int on_first_bytes(sd_event_source *s, int fd, uint32_t revents, void *us
                 return 0;
         case PEEKED_TOO_LARGE:
                 connection_refuse(c, "too-large");
+                return 0;
+        case PEEKED_MISUSE:
+                connection_refuse(c, "credential-misuse");
                 return 0;
         case PEEKED_KNOWN:
                 if (c->state == STATE_REFUSE)

@@ -3,6 +3,7 @@
 
 /* What the files of one connection share; see connection.c. */
 
+#include "inject/tripwire-api.h"
 #include "policy/policy.h"
 #include "proxy/client-hello.h"
 #include "proxy/hello-retry.h"
@@ -55,6 +56,9 @@ struct Connection {
         HttpFollower *follower;   /* owned */
         size_t n_fed;             /* of the bytes that the filter held back, how many the follower has seen */
         bool first_head, waiting, approved, ended;
+        Tripwire *content, *frames; /* owned; of a body: its content, and if that comes in chunks everything with what frames it; NULL before the first byte */
+        bool misused, cut;        /* a sentinel is in what came; in a body, whose beginning the origin has */
+        int failure;              /* while the follower reads; negative errno */
         uint8_t *prefix;          /* owned; the rewritten head of an absolute-form request */
         size_t n_prefix;
 };
@@ -69,6 +73,7 @@ void connection_reset(Connection *c);
 void connection_quiet(Connection *c); /* no event source of it is left */
 int connection_set_timer(Connection *c, uint64_t usec);
 void connection_look(Connection *c);
+void connection_read(Connection *c); /* what the port carries is known, and what may not be in it */
 void connection_ask(Connection *c);
 json_t *connection_params(const Connection *c);
 /* Calls another process; the connection lives until `handler` has passed connection_called(), which is false if it is gone by then. */
@@ -90,3 +95,13 @@ void connection_watch_first_bytes(Connection *c, State state, uint64_t usec);
 
 /* connection-relay.c */
 void connection_relay(Connection *c);
+
+/* connection-misuse.c */
+/* Asks for the run's sentinels, if they are not known yet, and goes on with connection_read(). */
+void connection_arm(Connection *c);
+/* Is a sentinel in that head? Then it is on record, and the reason is set; what the request asks for is in c->method and c->path. */
+bool connection_misuses_head(Connection *c, const void *head, size_t size);
+/* From now on the content of bodies is searched; connection_misuses_body() says what was found in a piece that the follower has read. */
+void connection_watch_body(Connection *c);
+/* A piece of a body as it came, after the follower has read it; `last`: the message is over. 1: as above; 0; or negative errno. */
+int connection_misuses_body(Connection *c, const void *data, size_t size, bool last);

@@ -21,7 +21,9 @@ static int refuse_within(Connection *c) {
                 return relay_refuse(c->relay, alert, sizeof(alert));
         }
         text = refusal_http(&refusal, &size);
-        return text ? relay_refuse(c->relay, text, size) : -ENOMEM;
+        if (!text)
+                return -ENOMEM;
+        return c->cut ? relay_break_off(c->relay, text, size) : relay_refuse(c->relay, text, size);
 }
 
 static int on_refuse_request(sd_event_source *s, void *userdata) {
@@ -31,6 +33,12 @@ static int on_refuse_request(sd_event_source *s, void *userdata) {
         if (refuse_within(c) < 0)
                 connection_reset(c);
         return 0;
+}
+
+/* From where the relay may not be called. */
+static int refuse_later(Connection *c) {
+        c->waiting = true;
+        return sd_event_add_defer(c->proxy->event, &c->defer, on_refuse_request, c);
 }
 
 static void on_request_decided(IpcClient *client, const char *error, json_t *params, bool more, void *userdata) {
@@ -49,7 +57,7 @@ static void on_request_decided(IpcClient *client, const char *error, json_t *par
                 return;
         }
 
-        if (sd_event_add_defer(c->proxy->event, &c->defer, on_refuse_request, c) < 0)
+        if (refuse_later(c) < 0)
                 connection_reset(c);
 }
 
@@ -73,7 +81,8 @@ static void forget_request(Connection *c) {
 
 /* ---- cleartext HTTP ---- */
 
-static int judge_head(Connection *c, HttpOutcome o) {
+/* head: all of it, if it is one */
+static int judge_head(Connection *c, HttpOutcome o, const uint8_t *head, size_t size) {
         const HttpRequest *request = http_follower_request(c->follower);
         int r = 0;
 
@@ -84,10 +93,12 @@ static int judge_head(Connection *c, HttpOutcome o) {
                 forget_request(c);
                 c->seen = EGRESS_RAW;
         }
+        if (r >= 0 && o == HTTP_HEAD_END && connection_misuses_head(c, head, size))
+                return refuse_later(c);
         return r < 0 ? r : ask_about_request(c);
 }
 
-/* Which of the guest's bytes may go on? Bodies of decided requests, and heads once egressd has said so. */
+/* Which of the guest's bytes may go on? Bodies of decided requests, and heads once egressd has said so. What is not let on when a head ends is that head. */
 static ssize_t filter_http(const uint8_t *data, size_t size, bool *ret_undecided, void *userdata) {
         Connection *c = userdata;
         size_t free_to_go = 0;
@@ -99,10 +110,19 @@ static ssize_t filter_http(const uint8_t *data, size_t size, bool *ret_undecided
         }
 
         while (!c->waiting && !c->ended && c->n_fed < size) {
+                bool in_body = !http_follower_in_head(c->follower);
                 HttpOutcome o;
                 size_t taken;
 
                 o = http_follower_feed(c->follower, (const char *) data + c->n_fed, size - c->n_fed, &taken);
+                r = in_body ? connection_misuses_body(c, data + c->n_fed, taken, o == HTTP_MESSAGE_END) : 0;
+                if (r != 0) {
+                        c->cut = true;
+                        r = r < 0 ? r : refuse_later(c);
+                        if (r < 0)
+                                return r;
+                        break; /* nothing of that piece leaves */
+                }
                 c->n_fed += taken;
 
                 if (o == HTTP_MESSAGE_END && c->absolute) {
@@ -114,7 +134,7 @@ static ssize_t filter_http(const uint8_t *data, size_t size, bool *ret_undecided
                         c->first_head = false; /* the same bytes that were peeked at and decided */
                         free_to_go = c->n_fed;
                 } else if (o == HTTP_HEAD_END || o == HTTP_REFUSED) {
-                        r = judge_head(c, o);
+                        r = judge_head(c, o, data + free_to_go, c->n_fed - free_to_go);
                         if (r < 0)
                                 return r;
                 }
@@ -204,6 +224,8 @@ void connection_relay(Connection *c) {
                 r = http_follower_new(&c->follower);
                 c->first_head = true;
         }
+        if (r >= 0 && filter == filter_http)
+                connection_watch_body(c);
         if (r >= 0)
                 r = relay_new(&c->relay, c->proxy->event, c->fd, c->origin_fd, filter, connection_on_relayed, c);
         if (r >= 0)

@@ -4,7 +4,7 @@
  * One connection of the guest:
  *
  *   HEAD      explicit proxy only: reading the request that says where to go
- *   LOOK      egressd is asked what the port carries, or denies
+ *   LOOK      egressd is asked what the port carries, or denies; before the first cleartext HTTP of the run, secretd for its sentinels
  *   PEEK      waiting for as many first bytes as it takes to see what they are; nothing is taken from the socket
  *   ASK       egressd decides
  *   DIAL      connecting to the addresses that were granted; the first that answers wins
@@ -13,7 +13,7 @@
  *   REFUSE    denied: waiting for a moment to see in which protocol to say so
  *   LINGER    said; until the guest has read it
  *
- * Nothing here decides and nothing resolves: a name is what egressd made of a synthetic address or of a CONNECT, an address is what
+ * A sentinel of the run in cleartext HTTP is blocked here (connection-misuse.c). Otherwise nothing here decides, and nothing resolves: a name is what egressd made of a synthetic address or of a CONNECT, an address is what
  * egressd granted, and the kernel lets through no other. Bytes of the guest are looked at by the pure parsers only.
  *
  * A connection whose call to another process is under way cannot be freed: it is `dead` until the answer came.
@@ -81,6 +81,8 @@ Connection *connection_free(Connection *c) {
         connection_quiet(c);
         c->relay = relay_free(c->relay);
         c->follower = http_follower_free(c->follower);
+        c->content = tripwire_free(c->content);
+        c->frames = tripwire_free(c->frames);
         c->fd = fd_close(c->fd);
         c->origin_fd = fd_close(c->origin_fd);
 
@@ -315,7 +317,6 @@ void connection_ask(Connection *c) {
 /* ---- look ---- */
 
 static void on_looked(IpcClient *client, const char *error, json_t *params, bool more, void *userdata) {
-        static const char ok[] = "HTTP/1.1 200 Connection established\r\n\r\n";
         Connection *c = userdata;
         Answer a;
 
@@ -332,9 +333,20 @@ static void on_looked(IpcClient *client, const char *error, json_t *params, bool
         }
 
         c->expected = strcmp(a.protocol, "tls") == 0 ? EGRESS_TLS : strcmp(a.protocol, "http") == 0 ? EGRESS_HTTP : EGRESS_RAW;
+        if (c->expected == EGRESS_HTTP)
+                connection_arm(c);
+        else
+                connection_read(c);
+}
+
+void connection_read(Connection *c) {
+        static const char ok[] = "HTTP/1.1 200 Connection established\r\n\r\n";
+
         if (c->absolute) {
                 if (c->expected == EGRESS_RAW)
                         connection_refuse(c, "protocol"); /* there nothing would be compared, and who knows where a request ends */
+                else if (c->expected == EGRESS_HTTP && connection_misuses_head(c, c->prefix, c->n_prefix))
+                        connection_refuse(c, "credential-misuse");
                 else
                         connection_ask(c);
                 return;

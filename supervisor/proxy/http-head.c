@@ -34,6 +34,9 @@ struct HttpFollower {
         size_t n_line;       /* of the request line so far */
         bool line_over;
         HttpOutcome paused;
+        HttpContent content; /* may be NULL */
+        void *userdata;      /* borrowed */
+        bool is_chunked;
 };
 
 static HttpFollower *follower_of(llhttp_t *parser) {
@@ -138,8 +141,17 @@ static int on_head(llhttp_t *parser) {
                 .upgrade = parser->upgrade || parser->method == HTTP_CONNECT,
                 .minor = parser->http_minor,
         };
+        f->is_chunked = parser->flags & F_CHUNKED;
         f->paused = HTTP_HEAD_END;
         return HPE_PAUSED;
+}
+
+static int on_body(llhttp_t *parser, const char *at, size_t size) {
+        HttpFollower *f = follower_of(parser);
+
+        if (f->content)
+                f->content(at, size, f->userdata);
+        return 0;
 }
 
 static int on_end(llhttp_t *parser) {
@@ -160,6 +172,7 @@ int http_follower_new(HttpFollower **ret) {
         f->settings.on_header_field = on_field;
         f->settings.on_header_value = on_value;
         f->settings.on_headers_complete = on_head;
+        f->settings.on_body = on_body;
         f->settings.on_message_complete = on_end;
         llhttp_init(&f->parser, HTTP_REQUEST, &f->settings);
         f->parser.data = f;
@@ -250,6 +263,15 @@ bool http_request_is_plain(const HttpRequest *request) {
 
 bool http_follower_in_head(const HttpFollower *f) {
         return f->in_head;
+}
+
+void http_follower_watch(HttpFollower *f, HttpContent handler, void *userdata) {
+        f->content = handler;
+        f->userdata = userdata;
+}
+
+bool http_follower_is_chunked(const HttpFollower *f) {
+        return f->is_chunked;
 }
 
 HttpLook http_looks_like(const uint8_t *data, size_t size) {

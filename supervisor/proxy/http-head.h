@@ -31,6 +31,9 @@ typedef struct HttpRequest {
         uint8_t minor;       /* of HTTP/1.x */
 } HttpRequest;
 
+/* Content of a body, without what frames it, as it comes. */
+typedef void (*HttpContent)(const void *data, size_t size, void *userdata);
+
 int http_follower_new(HttpFollower **ret);
 HttpFollower *http_follower_free(HttpFollower *f);
 DEFINE_CLEANUP(HttpFollower *, http_follower_free)
@@ -47,6 +50,11 @@ bool http_request_is_plain(const HttpRequest *request);
 
 /* Is the next byte part of a head (or between messages)? Else it is part of a body. */
 bool http_follower_in_head(const HttpFollower *f);
+
+/* Who hears of content from now on. */
+void http_follower_watch(HttpFollower *f, HttpContent handler, void *userdata);
+/* Does the message's body come in chunks, with more than content in it? */
+bool http_follower_is_chunked(const HttpFollower *f);
 
 typedef enum HttpLook { HTTP_LOOK_NO, HTTP_LOOK_MAYBE, HTTP_LOOK_YES } HttpLook;
 

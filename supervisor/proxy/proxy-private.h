@@ -5,6 +5,7 @@
 
 #include <netinet/in.h>
 
+#include "audit/notes.h"
 #include "ipc/ipc.h"
 #include "proxy/dns-server.h"
 #include "proxy/proxy.h"
@@ -26,6 +27,15 @@ typedef struct Listener {
         bool explicit_proxy;
 } Listener;
 
+/* What nothing may carry in cleartext. The same for all of a run, so that they are asked for once, when something is to be read for the first time. */
+typedef struct Sentinels {
+        bool known;
+        size_t n;
+        char **credentials, **texts; /* owned, with the n texts of each: names, and what to look for */
+} Sentinels;
+
+void sentinels_done(Sentinels *s);
+
 struct Proxy {
         sd_event *event;          /* ref */
         char run[ID_LENGTH + 1];
@@ -33,6 +43,10 @@ struct Proxy {
         IpcClient *names;         /* owned: questions about names */
         IpcClient *watch;         /* owned */
         IpcClient *inject;        /* owned */
+        IpcClient *secretd;       /* owned */
+        AuditClient *audit;       /* owned */
+        Notes *notes;             /* owned */
+        Sentinels sentinels;
         DnsServer *dns;           /* owned */
         Listener transparent, explicit_proxy;
         Connection *connections;  /* owned */

@@ -9,8 +9,8 @@
  *   UDP/TCP 53  every DNS question, whatever resolver it was meant for (dns-server.c)
  *   TCP 3128    an ordinary HTTP proxy, for programs that want one
  *
- * It holds nothing worth having: no secret, no policy, no resolver. Everything it asks of egressd, and it does nothing that was not
- * allowed. It watches egressd: without a heartbeat for ten seconds every connection is cut, and the
+ * It holds nothing worth having: no secret, no policy, no resolver; the run's sentinels, which the guest has as well. Everything it asks of
+ * egressd, and it does nothing that was not allowed. It watches egressd: without a heartbeat for ten seconds every connection is cut, and the
  * kernel does the same on its own (packets are dropped without a fresh heartbeat).
  *
  * If it dies, its connections die with it and systemd starts a new one at the guest's next connection; names stay
@@ -208,6 +208,12 @@ static int open_clients(Proxy *p) {
                 r = ipc_client_new(&p->watch, p->event, EGRESS_SOCKET);
         if (r >= 0)
                 r = ipc_client_new(&p->inject, p->event, inject);
+        if (r >= 0)
+                r = ipc_client_new(&p->secretd, p->event, "/run/anchorhold/secret-api.sock");
+        if (r >= 0)
+                r = audit_client_new(&p->audit, p->event);
+        if (r >= 0)
+                r = notes_new(&p->notes, p->event, p->audit, p->run, "/run/anchorhold/run-api.sock");
         if (r < 0)
                 return r;
 
@@ -263,6 +269,10 @@ Proxy *proxy_free(Proxy *p) {
         ipc_client_free(p->names);
         ipc_client_free(p->watch);
         ipc_client_free(p->inject);
+        ipc_client_free(p->secretd);
+        notes_free(p->notes);
+        audit_client_free(p->audit);
+        sentinels_done(&p->sentinels);
         connections_done(p);
         dns_server_free(p->dns);
         sd_event_unref(p->event);

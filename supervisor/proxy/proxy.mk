@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-LIB_SRCS += $(addprefix supervisor/proxy/,client-hello.c connection.c connection-peek.c connection-refuse.c connection-relay.c \
+LIB_SRCS += $(addprefix supervisor/proxy/,client-hello.c connection.c connection-misuse.c connection-peek.c connection-refuse.c connection-relay.c \
             dns-answer.c dns-server.c hello-retry.c http-head.c proxy.c refusal.c relay.c)
 PROGRAMS += anchor-proxy
 UNIT_TESTS += test-client-hello test-connection test-dns-answer test-dns-server test-hello-retry test-http-head test-proxy test-relay

@@ -29,6 +29,7 @@ typedef struct Way {
         int error;             /* it ended with this one; negative errno */
         bool undecided;        /* what is not let on may still be */
         bool shut;             /* the sink has been told */
+        bool broken_off;       /* it is not to be told in order */
         bool discarding;       /* what comes is thrown away */
         uint64_t bytes;
 } Way;
@@ -131,7 +132,8 @@ static void way_end(Way *w) {
         /* What the filter still keeps back of a source that has ended will never be complete. */
         w->start = w->end = 0;
         w->shut = true;
-        (void) shutdown(w->to, SHUT_WR);
+        if (!w->broken_off)
+                (void) shutdown(w->to, SHUT_WR);
 }
 
 /* A hang-up is reported whatever one asks for. Whoever wants nothing of a socket is therefore not told about it at
@@ -367,7 +369,8 @@ void relay_resume(Relay *r) {
                 relay_work(r, 0);
 }
 
-int relay_refuse(Relay *r, const void *data, size_t size) {
+static int relay_end(Relay *r, const void *data, size_t size, bool break_off) {
+        struct linger now = { .l_onoff = 1 };
         Way *out = &r->out;
 
         if (r->finished || r->refused || r->in.shut)
@@ -387,9 +390,21 @@ int relay_refuse(Relay *r, const void *data, size_t size) {
         out->start = out->end = out->ready = 0;
         out->undecided = false;
         out->discarding = true; /* until the guest ends: closing with unread bytes would reset what we said */
-        (void) shutdown(out->to, SHUT_WR);
+        if (break_off) {
+                out->broken_off = r->in.ended = true;
+                (void) setsockopt(out->to, SOL_SOCKET, SO_LINGER, &now, sizeof(now));
+        } else
+                (void) shutdown(out->to, SHUT_WR);
         relay_work(r, 0);
         return 0;
+}
+
+int relay_refuse(Relay *r, const void *data, size_t size) {
+        return relay_end(r, data, size, false);
+}
+
+int relay_break_off(Relay *r, const void *data, size_t size) {
+        return relay_end(r, data, size, true);
 }
 
 uint64_t relay_bytes_out(const Relay *r) {

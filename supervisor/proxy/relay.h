@@ -50,5 +50,9 @@ void relay_resume(Relay *r);
  * ends or is silent for a moment; then `data`, which is copied, is the guest's last word. */
 int relay_refuse(Relay *r, const void *data, size_t size);
 
+/* The same in the middle of something that the origin is not to take for whole: it is told nothing, and its connection is reset when it is closed. `data` is
+ * said at once. */
+int relay_break_off(Relay *r, const void *data, size_t size);
+
 uint64_t relay_bytes_out(const Relay *r); /* sent to the origin */
 uint64_t relay_bytes_in(const Relay *r);  /* sent to the guest */

@@ -74,18 +74,21 @@ int run_secrets_set_credential(RunSecrets *s, size_t i, const char *name, const 
         return c->name && c->sentinel ? 0 : -ENOMEM;
 }
 
+json_t *run_secrets_sentinels(const RunSecrets *s) {
+        json_t *sentinels = json_object();
+
+        for (size_t i = 0; sentinels && i < s->n_credentials; i++)
+                if (json_object_set_new(sentinels, s->credentials[i].name, json_string(s->credentials[i].sentinel)) < 0)
+                        return json_unref(sentinels);
+        return sentinels;
+}
+
 char *run_secrets_format_guest(const RunSecrets *s, const char *upstream_pem) {
-        _cleanup_json_ json_t *sentinels = NULL, *root = NULL;
+        _cleanup_json_ json_t *sentinels = run_secrets_sentinels(s), *root = NULL;
         _cleanup_free_ char *pem = NULL;
 
-        sentinels = json_object();
         if (!sentinels)
                 return NULL;
-
-        for (size_t i = 0; i < s->n_credentials; i++)
-                if (json_object_set_new(sentinels, s->credentials[i].name, json_string(s->credentials[i].sentinel)) < 0)
-                        return NULL;
-
         pem = text_format("%s%s", s->ca_pem ?: "", upstream_pem ?: "");
         if (!pem)
                 return NULL;

@@ -46,6 +46,9 @@ int run_secrets_set_repository(RunSecrets *s, const char *repository);
 int run_secrets_set_credential(RunSecrets *s, size_t i, const char *name, const char *sentinel,
                                const json_t *rule, const json_t *provider);
 
+/* {NAME: SENTINEL}, the caller's. NULL: out of memory. */
+json_t *run_secrets_sentinels(const RunSecrets *s);
+
 /* What the guest may know: {"ca_pem", "sentinels"}; ca_pem is the run's CA, if it has one, and behind it
  * upstream_pem (may be NULL): a connection that is passed through is verified by the guest itself. The text is the caller's. */
 char *run_secrets_format_guest(const RunSecrets *s, const char *upstream_pem);

@@ -2,11 +2,12 @@
 
 /*
  * secretd knows the host's credentials (from PID 1, at its start) and what each live run got: a CA and
- * sentinels. It has no network and speaks to three kinds of peers:
+ * sentinels. It has no network and speaks to four kinds of peers:
  *
  *   anchord      registers and releases runs by name; what a run gets is read from policy here
  *   PID 1        asks on behalf of a unit that starts: `guest` for anchor-run@, `inject` for anchor-inject@
  *   inject       watches for revocations
+ *   proxy        asks for the run's sentinels, which it is not to let pass in cleartext
  *
  * Only `inject` ever leaves with a secret in it, and only to the unit of the run that was registered.
  *
@@ -409,6 +410,18 @@ static int secretd_on_values(IpcCall *call, json_t *params, void *userdata) {
         return ipc_call_reply(call, NULL);
 }
 
+/* What a run's proxy looks for in what it can read. A registration that is not on record yet hides nothing: the guest has them, or will. */
+static int secretd_on_sentinels(IpcCall *call, json_t *params, void *userdata) {
+        Secretd *d = userdata;
+        const RunSecrets *s = run_store_find(d->runs, ipc_call_peer(call)->run);
+        json_t *sentinels;
+
+        if (!s)
+                return ipc_call_refuse(call, "NoSuchRun", "this run is not registered");
+        sentinels = run_secrets_sentinels(s);
+        return sentinels ? ipc_call_reply(call, json_pack("{s:o}", "sentinels", sentinels)) : -ENOMEM;
+}
+
 static bool is_watched(const Secretd *d, const char *run) {
         for (size_t i = 0; i < d->n_watchers; i++)
                 if (strcmp(ipc_call_peer(d->watchers[i])->run, run) == 0)
@@ -447,6 +460,7 @@ const IpcMethod secretd_methods[] = {
         { INTERFACE "Release", PEER_ANCHORD, secretd_on_release },
         { INTERFACE "Watch", PEER_INJECT, secretd_on_watch },
         { INTERFACE "Values", PEER_INJECT, secretd_on_values },
+        { INTERFACE "Sentinels", PEER_PROXY, secretd_on_sentinels },
         { INTERFACE "Mint", PEER_INJECT, secretd_on_mint },
         { INTERFACE "Minted", PEER_INJECT, secretd_on_minted },
         { INTERFACE "Outstanding", PEER_ANCHORD, secretd_on_outstanding },

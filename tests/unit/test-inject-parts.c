@@ -12,10 +12,10 @@
 #include <cmocka.h>
 
 #include "audit/audit-api.h"
+#include "audit/notes.h"
 #include "inject/credential.h"
 #include "inject/egress-link.h"
 #include "inject/leaf.h"
-#include "inject/notes.h"
 #include "ipc/ipc.h"
 #include "own-world.h"
 #include "secret/run-ca.h"

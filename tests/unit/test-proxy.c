@@ -31,7 +31,7 @@ enum { SYNTHETIC = 0xc6120007, ORIGIN = 0x7f000009, ORIGIN_PORT = 8443, GRANT = 
 typedef struct World {
         sd_event *event;
         Proxy *proxy;
-        IpcServer *egress, *inject;
+        IpcServer *egress, *inject, *secretd;
         IpcCall *watch;
         int origin, origin_fd;      /* owned; listener, and the latest connection */
         const char *look, *connect; /* verdicts */
@@ -114,6 +114,11 @@ static const IpcMethod egress_methods[] = {
         { "io.anchorhold.Egress.Done", PEER_ROOT, on_done },       { "io.anchorhold.Egress.Watch", PEER_ROOT, on_watch },
         { "io.anchorhold.Egress.Refused", PEER_ROOT, on_refused }, {},
 };
+static int on_sentinels(IpcCall *call, json_t *params, void *userdata) {
+        return ipc_call_reply(call, json_pack("{s:{}}", "sentinels"));
+}
+
+static const IpcMethod secret_methods[] = { { "io.anchorhold.Secret.Sentinels", PEER_ROOT, on_sentinels }, {} };
 static const IpcMethod inject_methods[] = { { "io.anchorhold.Inject.Take", PEER_ROOT, on_take }, {} };
 
 static IpcServer *serve(World *w, const IpcMethod *methods, const char *path) {
@@ -215,6 +220,7 @@ static int set_up(void **state) {
         assert_int_equal(sd_event_new(&w->event), 0);
         w->egress = serve(w, egress_methods, EGRESS);
         w->inject = serve(w, inject_methods, "/run/anchorhold/run/" RUN "/inject");
+        w->secretd = serve(w, secret_methods, "/run/anchorhold/secret-api.sock");
         w->origin = bound(SOCK_STREAM, ORIGIN, ORIGIN_PORT);
         pass_listeners();
         assert_int_equal(proxy_new(&w->proxy, w->event, RUN), 0);
@@ -231,6 +237,7 @@ static int tear_down(void **state) {
         ipc_call_unref(w->take);
         ipc_server_free(w->egress);
         ipc_server_free(w->inject);
+        ipc_server_free(w->secretd);
         (void) close(w->origin);
         (void) fd_close(w->origin_fd);
         (void) fd_close(w->taken_fd);

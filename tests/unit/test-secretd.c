@@ -531,6 +531,39 @@ static void test_values(void **state) {
         run_secrets_free(t.values);
 }
 
+/* The proxy's: what the guest has, and no value; also while a registration is being recorded once more. */
+static void test_sentinels(void **state) {
+        _cleanup_json_ json_t *guest = NULL;
+        _cleanup_free_ char *blob = NULL;
+        World *w = *state;
+        size_t size;
+
+        refused(w, "io.anchorhold.Secret.Sentinels", NULL, "NoSuchRun", "");
+        register_run_ok(w);
+        assert_int_equal(credential(w, PEER_RUN, "guest", &blob, &size), 0);
+        guest = json_loadb(blob, size, 0, NULL);
+        call(w, "io.anchorhold.Secret.Sentinels", NULL);
+        assert_null(w->error);
+        assert_int_equal(json_object_size(w->answer), 1);
+        assert_true(json_equal(json_object_get(w->answer, "sentinels"), json_object_get(guest, "sentinels")));
+        assert_int_equal(json_object_size(json_object_get(w->answer, "sentinels")), 1);
+
+        w->d = secretd_free(w->d);
+        w->audit_waits = true;
+        begin_life(w);
+        ask(w, "io.anchorhold.Secret.Register", request("code-fix", ITEM, NULL));
+        UNTIL(w->event, w->waiting);
+        ipc_client_free(w->client); /* which waits for that answer */
+        assert_int_equal(ipc_client_new(&w->client, w->event, API), 0);
+        call(w, "io.anchorhold.Secret.Sentinels", NULL);
+        assert_null(w->error);
+        assert_int_equal(json_object_size(json_object_get(w->answer, "sentinels")), 1);
+
+        for (const IpcMethod *m = secretd_methods; m->name; m++)
+                if (strcmp(m->name, "io.anchorhold.Secret.Sentinels") == 0)
+                        assert_int_equal(m->roles, PEER_PROXY);
+}
+
 static void test_upstream_ca(void **state) {
         static const char pem[] = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
         World *w = *state;
@@ -574,6 +607,7 @@ int main(void) {
                 cmocka_unit_test_setup_teardown(test_release, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_restart, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_values, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_sentinels, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_upstream_ca, set_up, tear_down),
         };
 

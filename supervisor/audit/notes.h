@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 #pragma once
 
-/* Audit records of what inject refused: the first of a kind at once, those alike within ten seconds as a count. A misuse of a
+/* Audit records of what a unit of a run refused: the first of a kind at once, those alike within ten seconds as a count. A misuse of a
  * credential also flags the run: anchord is told until it took that. */
 
 #include <jansson.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 
-#include "inject/notes.h"
+#include "audit/notes.h"
 
 #include <errno.h>
 #include <string.h>

@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+
+/* Where sentinels are found, and when: with the byte that completes one, wherever the stream is cut. */
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "inject/tripwire-api.h"
+
+#define KEY "sk-test-0123456789abcdefABCDEFxyz"
+#define TOKEN "ghp_zyxwvutsrqponmlkjihgfedcba9876543210"
+
+static const char *const sentinels[] = { KEY, TOKEN };
+
+static const struct {
+        const char *text; /* ends with the sentinel's last byte */
+        size_t number;
+} streams[] = {
+        { KEY, 0 },
+        { TOKEN, 1 },
+        { "some words, and then a=" TOKEN, 1 },
+        { "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx" KEY, 0 },
+        { "a=sk%2Dtest-012345678%39abcdefABCDEFxyz", 0 },
+        { "{\"a\":\"sk\\u002dtest\\u002D0123456789abcdefABCDEFxyz", 0 },
+        { "c2stdGVzdC0wMTIzNDU2Nzg5YWJjZGVmQUJDREVGeHl6", 0 },          /* Base64 */
+        { "bWU6c2stdGVzdC0wMTIzNDU2Nzg5YWJjZGVmQUJDREVGeHl6", 0 },      /* of "me:" and it */
+        { KEY "\n" TOKEN, 0 },                                          /* the first one counts, wherever the end is */
+};
+
+static void test_streams(void **state) {
+        for (size_t i = 0; i < sizeof(streams) / sizeof(streams[0]); i++) {
+                size_t n = i + 1 < sizeof(streams) / sizeof(streams[0]) ? strlen(streams[i].text) : strlen(KEY);
+
+                for (size_t cut = 0; cut <= n; cut++) {
+                        _cleanup_(tripwire_freep) Tripwire *t = NULL;
+                        size_t number = 99;
+
+                        assert_int_equal(tripwire_new(&t, sentinels, 2), 0);
+                        assert_int_equal(tripwire_feed(t, streams[i].text, cut, false, &number), cut == n);
+                        assert_int_equal(tripwire_feed(t, streams[i].text + cut, n - cut, false, &number), 1);
+                        assert_int_equal(number, streams[i].number);
+                }
+                for (int last = 0; last < 2; last++) { /* byte by byte: not one too early, not one too late */
+                        _cleanup_(tripwire_freep) Tripwire *t = NULL;
+                        size_t number = 99;
+
+                        assert_int_equal(tripwire_new(&t, sentinels, 2), 0);
+                        for (size_t k = 0; k < n; k++)
+                                assert_int_equal(tripwire_feed(t, streams[i].text + k, 1, last && k + 1 == n, &number), k + 1 == n);
+                }
+        }
+}
+
+/* What only looks like one: also across the end of one stream and the beginning of the next. */
+static void test_streams_without(void **state) {
+        static const char *const texts[] = { "sk-test-0123456789abcdefABCDEFxy", "sk-test-0123456789abcdef ABCDEFxyz", "c2stdGVzdC0wMTIzNDU2Nzg5YWJjZGVmQUJDREVGeHl_", "" };
+        _cleanup_(tripwire_freep) Tripwire *t = NULL;
+        size_t number = 99;
+
+        assert_int_equal(tripwire_new(&t, sentinels, 2), 0);
+        for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++)
+                assert_int_equal(tripwire_feed(t, texts[i], strlen(texts[i]), true, &number), 0);
+        assert_int_equal(tripwire_feed(t, KEY, 20, true, &number), 0);
+        assert_int_equal(tripwire_feed(t, KEY + 20, strlen(KEY) - 20, true, &number), 0);
+        assert_int_equal(number, 99);
+        assert_int_equal(tripwire_feed(t, TOKEN, strlen(TOKEN), true, &number), 1); /* and it still works */
+        assert_int_equal(number, 1);
+}
+
+static void test_heads(void **state) {
+        static const struct {
+                const char *head, *where; /* NULL: none */
+                ssize_t number;
+        } heads[] = {
+                { "GET /?a=" KEY " HTTP/1.1\r\nHost: a\r\n\r\n", "target", 0 },
+                { "\r\nGET /%73k-test-0123456789abcdefABCDEFxyz HTTP/1.1\r\nHost: a\r\n\r\n", "target", 0 },
+                { "GET / HTTP/1.1\r\nHost: a\r\nX-Key:" TOKEN "\r\n\r\n", "X-Key", 1 },
+                { "GET / HTTP/1.1\r\nHost: a\r\nAuthorization:  Basic  bWU6U0stVEVTVC0wMTIzNDU2Nzg5QUJDREVGYWJjZGVmWFla \r\n\r\n", "Authorization", 0 },
+                { "GET / HTTP/1.1\nHost: a\nX: GHP_ZYXWVUTSRQPONMLKJIHGFEDCBA9876543210\n\n", "X", 1 },
+                { "GET / HTTP/1.1\r\nX-aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa: " KEY, "X-aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", 0 },
+                { "GET / HTTP/1.1\r\nHost: a\r\nX-Key: sk-test-0123456789abcdefABCDEFxy\r\nzX: y\r\n\r\n", NULL, -1 },
+                { "GET / HTTP/1.1\r\nHost: a\r\nAuthorization: Basic bWU6eW91\r\n\r\n", NULL, -1 },
+                { "", NULL, -1 },
+        };
+
+        for (size_t i = 0; i < sizeof(heads) / sizeof(heads[0]); i++) {
+                char where[TRIPWIRE_WHERE_SIZE] = "";
+
+                assert_int_equal(tripwire_find_in_head(heads[i].head, strlen(heads[i].head), sentinels, 2, where), heads[i].number);
+                assert_string_equal(where, heads[i].where ? heads[i].where : "");
+        }
+        assert_int_equal(tripwire_find_in_head(heads[0].head, strlen(heads[0].head), NULL, 0, (char[TRIPWIRE_WHERE_SIZE]) {}), -1);
+}
+
+int main(void) {
+        const struct CMUnitTest tests[] = {
+                cmocka_unit_test(test_streams),
+                cmocka_unit_test(test_streams_without),
+                cmocka_unit_test(test_heads),
+        };
+
+        return cmocka_run_group_tests(tests, NULL, NULL);
+}
