@@ -128,6 +128,14 @@ static int take_origin(Exchange *x) {
         return k < 0 ? k : r;
 }
 
+/* A request with a credential is on its way: before it leaves. */
+static int settle_origin(Exchange *x) {
+        if (!x->origin || h2_pair_carried(x->pair) == x->carried)
+                return 0;
+        x->carried = h2_pair_carried(x->pair);
+        return exchange_settle_sessions(x);
+}
+
 int exchange_h2_step(Exchange *x) {
         int guest, origin, r;
 
@@ -137,6 +145,9 @@ int exchange_h2_step(Exchange *x) {
         guest = take_guest(x);
         if (guest < 0)
                 return guest;
+        r = settle_origin(x);
+        if (r < 0)
+                return r;
 
         r = h2_pair_give_guest(x->pair, &x->to_guest, EXCHANGE_BACKLOG_MAX);
         if (r < 0)

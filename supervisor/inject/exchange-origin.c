@@ -44,14 +44,23 @@ static void exchange_on_origin(TlsStream *s, void *userdata) {
         exchange_pump(userdata);
 }
 
+/* What carries one credential and what carries another have no session in common. */
+static char *session_key(const Exchange *x) {
+        return text_format("%s %u %llx", x->name, x->port, (unsigned long long) x->carried);
+}
+
+int exchange_settle_sessions(Exchange *x) {
+        _cleanup_free_ char *key = session_key(x);
+
+        return key ? tls_stream_settle_sessions(x->origin, key) : -ENOMEM;
+}
+
 /* Takes fd over. */
 static int start_tls(Exchange *x, int connected) {
         _cleanup_fd_ int fd = connected;
-        _cleanup_free_ char *key = NULL;
+        _cleanup_free_ char *key = session_key(x);
         int r;
 
-        /* what carries one credential and what carries another have no session in common */
-        key = text_format("%s %u %llx", x->name, x->port, (unsigned long long) x->carried);
         if (!key)
                 return -ENOMEM;
         r = tls_stream_connect(&x->origin, x->context->event, x->context->tls, fd, x->name, key,
@@ -59,6 +68,8 @@ static int start_tls(Exchange *x, int connected) {
         if (r < 0)
                 return exchange_refuse(x, 502, "unreachable", "No connection to the origin could be made.");
         TAKE_FD(fd);
+        if (x->opening)
+                tls_stream_postpone_sessions(x->origin);
         x->opened_usec = time_boottime();
         exchange_set_phase(x, PHASE_SECURE, SECURE_USEC);
         return 1;
@@ -151,7 +162,10 @@ int exchange_decide(Exchange *x) {
         if (x->origin && (time_boottime() - x->idle_usec > IDLE_USEC || (!x->fresh && carries != x->carried)))
                 exchange_drop_origin(x);
         x->carried = carries;
+        r = x->origin && x->fresh ? exchange_settle_sessions(x) : 0;
         x->fresh = false;
+        if (r < 0)
+                return r;
 
         r = request_clear(&x->request, x->origin ? x->grant : 0, x->origin && x->covered, exchange_on_granted, exchange_on_cleared, x, &refusal);
         if (r == REQUEST_E_REFUSED)

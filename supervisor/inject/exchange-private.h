@@ -89,6 +89,8 @@ int exchange_decide(Exchange *x);
 int exchange_on_granted(const EgressAnswer *a, void *userdata);
 int exchange_begin_connect(Exchange *x);
 int exchange_secure_step(Exchange *x);
+/* The connection to the origin carries what x->carried says from now on: so do the sessions of TLS that it gives. */
+int exchange_settle_sessions(Exchange *x);
 void exchange_drop_origin(Exchange *x);
 
 /* exchange-relay.c */

@@ -16,6 +16,10 @@
  * streams are bounded; so is what may be sent of frames that carry nothing (resets, pings, settings, empty data): whoever exceeds
  * that is told to calm down, and its connection ends.
  *
+ * A connection to the origin is for one credential (or one set of them), as with HTTP/1.1: the first request that carries one says which; those without any
+ * go along. One that carries another is refused as a stream of which nothing was done, and the guest's connection takes no new ones: clients then
+ * begin anew on another by themselves (RFC 9113, 8.7), which 421 makes hardly any do that is no browser.
+ *
  * A pair is used from its connections' callbacks, and from answers of egressd and auditd; these wake the owner.
  */
 
@@ -226,6 +230,10 @@ int h2_pair_give_origin(H2Pair *p, Buffer *out, size_t max) {
 
 bool h2_pair_is_over(const H2Pair *p) {
         return !nghttp2_session_want_write(p->guest) && (p->broken || !nghttp2_session_want_read(p->guest));
+}
+
+uint64_t h2_pair_carried(const H2Pair *p) {
+        return p->carried;
 }
 
 /* ---- time ---- */

@@ -37,5 +37,8 @@ int h2_pair_give_origin(H2Pair *p, Buffer *out, size_t max);
 /* Once nothing more is to be sent, the guest's connection is to be closed. */
 bool h2_pair_is_over(const H2Pair *p);
 
+/* The credentials that its connection to the origin is for, a bit each by their number; 0: none was on it yet. */
+uint64_t h2_pair_carried(const H2Pair *p);
+
 /* Looks after deadlines; to be called every few seconds. */
 int h2_pair_tick(H2Pair *p);

@@ -64,6 +64,7 @@ struct H2Pair {
         uint16_t port;
         int64_t grant;
         bool covered;
+        uint64_t carried; /* which credentials the connection to the origin is for, a bit each: once it is for some, no request with others goes there */
 
         nghttp2_session *guest, *origin; /* owned; origin NULL: there is none */
         H2Stream *streams;               /* owned */

@@ -335,9 +335,24 @@ static void stream_on_cleared(int r, const Refusal *refusal, void *userdata) {
         p->wake(p->userdata);
 }
 
+/* May it go on the connection of this pair? What a connection carried once, it is for. */
+static bool claim_origin(H2Stream *s) {
+        uint64_t carries = request_carried(&s->request);
+        H2Pair *p = s->pair;
+
+        if (carries != 0 && p->carried == 0)
+                p->carried = carries;
+        return carries == 0 || carries == p->carried;
+}
+
 static int clear_request(H2Stream *s, Refusal *ret) {
         int r;
 
+        if (!claim_origin(s)) {
+                log_debug("a request for %s carries another credential than the others of its connection", s->pair->name);
+                h2_stream_reset(s, NGHTTP2_REFUSED_STREAM);
+                return h2_pair_leave(s->pair, NGHTTP2_NO_ERROR);
+        }
         r = request_clear(&s->request, s->pair->grant, s->pair->covered, stream_on_granted, stream_on_cleared, s, ret);
         return r == REQUEST_E_CLEARED ? send_request(s) : r;
 }

@@ -42,6 +42,8 @@ struct TlsStream {
         char *name; /* owned */
         TlsSessions *sessions;   /* borrowed; of a connection to an origin */
         char *session_key;       /* owned */
+        bool postponed;          /* under which key sessions are to be kept is not known yet: */
+        SSL_SESSION *waiting[2]; /* owned; the last ones, older one first */
         sd_event_source *source; /* owned */
         TlsReady ready;
         void *userdata;
@@ -122,9 +124,37 @@ static int keep_session(SSL *ssl, SSL_SESSION *session) {
         if (!s || !s->session_key || SSL_get_verify_result(ssl) != X509_V_OK || !SSL_SESSION_is_resumable(session))
                 return 0;
         copy = SSL_SESSION_dup(session);
-        if (copy)
+        if (copy && s->postponed) {
+                SSL_SESSION_free(s->waiting[0]);
+                s->waiting[0] = s->waiting[1];
+                s->waiting[1] = copy;
+        } else if (copy)
                 tls_sessions_put(s->sessions, s->session_key, copy);
         return 0; /* nothing was taken over */
+}
+
+static void keep_waiting(TlsStream *s) {
+        for (size_t i = 0; i < ELEMENTSOF(s->waiting); i++) {
+                if (s->waiting[i])
+                        tls_sessions_put(s->sessions, s->session_key, s->waiting[i]);
+                s->waiting[i] = NULL;
+        }
+        s->postponed = false;
+}
+
+void tls_stream_postpone_sessions(TlsStream *s) {
+        s->postponed = s->session_key != NULL;
+}
+
+int tls_stream_settle_sessions(TlsStream *s, const char *key) {
+        char *copy = strdup(key);
+
+        if (!copy)
+                return -ENOMEM;
+        free(s->session_key);
+        s->session_key = copy;
+        keep_waiting(s);
+        return 0;
 }
 
 static SSL_CTX *make_context(const SSL_METHOD *method) {
@@ -323,6 +353,7 @@ int tls_stream_connect(TlsStream **ret, sd_event *event, TlsSetup *t, int fd, co
 TlsStream *tls_stream_free(TlsStream *s) {
         if (!s)
                 return NULL;
+        keep_waiting(s);
         s->source = sd_event_source_disable_unref(s->source);
         SSL_free(s->ssl);
         fd_close(s->fd);

@@ -38,6 +38,9 @@ int tls_stream_accept(TlsStream **ret, sd_event *event, TlsSetup *t, int fd, con
                       X509 *cert, EVP_PKEY *key, TlsReady ready, void *userdata);
 int tls_stream_connect(TlsStream **ret, sd_event *event, TlsSetup *t, int fd, const char *name, const char *key, unsigned versions,
                        TlsReady ready, void *userdata);
+/* As whom it goes on is not known yet: what it gives to come back with is kept under the key that is settled later, else under that of the beginning when it ends. */
+void tls_stream_postpone_sessions(TlsStream *s);
+int tls_stream_settle_sessions(TlsStream *s, const char *key);
 TlsStream *tls_stream_free(TlsStream *s);
 DEFINE_CLEANUP(TlsStream *, tls_stream_free)
 

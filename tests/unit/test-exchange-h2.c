@@ -94,6 +94,29 @@ static void test_h1_chosen(void **state) {
         assert_non_null(strstr(w->seen, SECRET));
 }
 
+static void client_of_h1_chosen_without(World *w) {
+        SSL *ssl = client_connect_offering(w, NAME, H2 H1);
+        char text[4096] = "";
+
+        EXPECT(ssl && client_send(ssl, GET("/v1/x") "\r\n"));
+        EXPECT(ssl && client_await(ssl, "0\r\n\r\n", text, sizeof(text)));
+        EXPECT(strstr(text, "HTTP/1.1 200 "));
+        SSL_free(ssl);
+}
+
+/* A session of TLS is for the credential that its connection has carried, also if the connection was opened before anybody knew which. */
+static void test_sessions(void **state) {
+        World *w = *state;
+
+        play(w, client_of_h1_chosen);
+        play(w, client_of_h1_chosen_without);
+        assert_int_equal(w->n_resumed, 0); /* it would be that of the credential's */
+        play(w, client_of_h1_chosen);
+        assert_int_equal(w->n_resumed, 1); /* the control: nobody's, before it is known that this one carries one */
+        assert_non_null(strstr(w->seen, SECRET));
+        assert_int_equal(w->n_accepted, 3);
+}
+
 /* Who does not offer it is judged before any connection is made, as ever. */
 static void client_of_h1_only(World *w) {
         SSL *ssl = client_connect_offering(w, NAME, H1);
@@ -176,7 +199,7 @@ static void test_nothing_known(void **state) {
 int main(void) {
 #define T(test) cmocka_unit_test_setup_teardown(test, set_up_origin, tear_down)
         const struct CMUnitTest tests[] = {
-                T(test_h2), T(test_h1_chosen), T(test_h1_only), T(test_untrusted_origin_first), T(test_h2_only), T(test_nothing_known),
+                T(test_h2), T(test_h1_chosen), T(test_sessions), T(test_h1_only), T(test_untrusted_origin_first), T(test_h2_only), T(test_nothing_known),
         };
 
         return cmocka_run_group_tests(tests, enter_own_world, NULL);

@@ -78,6 +78,59 @@ static void test_covered(void **state) {
         assert_true(has(first, ":status: 200\n"));
 }
 
+#define GIT "private-token: " OTHER "\n"
+
+/* Answers each stream when it is told to. */
+static void serve_later(H2World *w, Slot *slot, bool ended) {
+}
+
+static size_t count_of(const H2World *w, const char *words) {
+        size_t n = 0;
+
+        for (size_t i = 0; i < w->origin.n_slots; i++)
+                n += has(&w->origin.slots[i], words);
+        return n;
+}
+
+/* A connection to the origin is for one credential: who carries another is told to go elsewhere, in the way in which clients do that by themselves. Those that are under way go on,
+ * and those without any go along. */
+static void test_two_credentials(void **state) {
+        for (int first = 0; first < 2; first++) {
+                const char *const fields[] = { KEY, GIT }, *const values[] = { SECRET, "ghp_the-real-git-token" };
+                H2World *w = h2_world_new(NULL);
+                Slot *before, *own, *again, *plain, *other, *late;
+
+                w->base.credentials[1].hosts = w->base.credentials[0].hosts;
+                w->base.credentials[1].ports = w->base.credentials[0].ports;
+                w->serve = serve_later;
+                before = guest_ask(w, "GET", "/v1/before", "", false);
+                own = guest_ask(w, "GET", "/v1/own", fields[first], false);
+                again = guest_ask(w, "GET", "/v1/again", fields[first], false);
+                plain = guest_ask(w, "GET", "/v1/plain", "", false);
+                h2_run(w);
+                assert_int_equal(w->origin.n_slots, 4);
+                assert_int_equal(count_of(w, values[first]), 2);
+                assert_int_equal(w->guest.n_goaways, 0);
+
+                other = guest_ask(w, "GET", "/v1/other", fields[1 - first], false);
+                h2_run(w);
+                assert_true(other->closed && other->code == NGHTTP2_REFUSED_STREAM && !has(other, ":status"));
+                assert_true(w->guest.n_goaways == 1 && w->guest.goaway == NGHTTP2_NO_ERROR);
+                assert_int_equal(w->origin.n_slots, 4); /* nothing of it has left */
+                assert_int_equal(count_of(w, values[1 - first]), 0);
+                assert_false(before->closed || own->closed || again->closed || plain->closed);
+
+                for (size_t i = 0; i < 4; i++)
+                        origin_answer(w, &w->origin.slots[i], ":status: 204\n", false);
+                late = guest_ask(w, "GET", "/v1/late", fields[first], false); /* sent before it heard that it is to go */
+                h2_run(w);
+                assert_true(has(before, ":status: 204\n") && has(own, ":status: 204\n") && has(again, ":status: 204\n") && has(plain, ":status: 204\n"));
+                assert_false(has(late, ":status"));
+                h2_world_free(w);
+        }
+        (void) state;
+}
+
 /* No audit record, no credential; without a credential nothing has to be recorded. */
 static void test_audit_refuses(void **state) {
         H2World *w = *state;
@@ -591,6 +644,7 @@ int main(void) {
         const struct CMUnitTest tests[] = {
                 T(test_request),
                 T(test_covered),
+                cmocka_unit_test(test_two_credentials),
                 T(test_audit_refuses),
                 T(test_refusals),
                 T(test_refused_head),
