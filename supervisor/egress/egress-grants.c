@@ -17,6 +17,8 @@ static EgressGrant *grant_free(EgressGrant *g) {
         free(g->rule);
         free(g->method);
         free(g->path);
+        while (g->streams)
+                egress_grant_remove_stream(g, g->streams);
         free(g);
         return NULL;
 }
@@ -173,4 +175,54 @@ int egress_grant_set_request(EgressGrant *g, const char *method, const char *pat
         g->method = TAKE_PTR(m);
         g->path = TAKE_PTR(p);
         return 0;
+}
+
+void egress_grant_remove_stream(EgressGrant *g, EgressStream *stream) {
+        EgressStream **at = &g->streams;
+
+        while (*at != stream)
+                at = &(*at)->next;
+        *at = stream->next;
+        free(stream->method);
+        free(stream->path);
+        free(stream);
+}
+
+/* Questions may overtake each other: what has a greater number, this one did not know of. */
+static void forget_streams(EgressGrant *g, uint64_t number, const uint64_t *open, size_t n_open) {
+        for (EgressStream *t = g->streams, *next; t; t = next) {
+                bool is_open = t->number > number;
+
+                next = t->next;
+                for (size_t i = 0; i < n_open; i++)
+                        is_open = is_open || open[i] == t->number;
+                if (!is_open || t->number == number)
+                        egress_grant_remove_stream(g, t);
+        }
+}
+
+int egress_grant_add_stream(EgressGrant *g, uint64_t number, const char *method, const char *path, const uint64_t *open, size_t n_open) {
+        EgressStream *t;
+        size_t n = 0;
+        int r;
+
+        r = egress_grant_set_request(g, NULL, NULL);
+        if (r < 0)
+                return r;
+        g->carries_streams = true;
+        forget_streams(g, number, open, n_open);
+        for (t = g->streams; t; t = t->next)
+                n++;
+        if (n >= EGRESS_STREAMS_MAX)
+                return -ENOSPC;
+
+        t = malloc(sizeof(*t));
+        if (!t)
+                return -ENOMEM;
+        *t = (EgressStream) { .next = g->streams, .number = number, .method = strdup(method), .path = strdup(path) };
+        g->streams = t;
+        if (t->method && t->path)
+                return 0;
+        egress_grant_remove_stream(g, t);
+        return -ENOMEM;
 }

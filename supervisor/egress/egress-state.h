@@ -20,11 +20,19 @@ enum {
         RUN_NAME_BUCKETS = 1024,
         GRANT_ADDRESSES_MAX = 8,
         EGRESS_RUNS_MAX = 256,
+        EGRESS_STREAMS_MAX = 128,    /* on one connection; inject has a hundred at most */
         RUN_ADDRESSES_MAX = 4096,    /* of a run's grants together: its share of the map, which no other run can use up */
 };
 
 typedef struct EgressState EgressState;
 typedef struct EgressRun EgressRun;
+
+/* One of several requests on a connection. */
+typedef struct EgressStream {
+        struct EgressStream *next; /* owned */
+        uint64_t number;           /* its owner's */
+        char *method, *path;       /* owned */
+} EgressStream;
 
 /* One connection that somebody may make, or has made. */
 typedef struct EgressGrant {
@@ -35,6 +43,8 @@ typedef struct EgressGrant {
         char *unit, *name, *rule;  /* owned */
         uint16_t port;
         char *method, *path;       /* owned; of the last request that was decided under it. NULL: unknown */
+        bool carries_streams;      /* then method and path are unknown, and these are the requests that may be under way on it: */
+        EgressStream *streams;     /* owned */
         bool covers;               /* its owner was told not to ask for each request: the policy does not weigh them */
         Address addresses[GRANT_ADDRESSES_MAX];
         size_t n_addresses;
@@ -122,6 +132,9 @@ int egress_run_add_grant(EgressState *s, EgressRun *run, const char *unit, uint6
                          const char *rule, const Address *addresses, size_t n_addresses, EgressGrant **ret);
 /* The request that was decided last under it, or NULL. */
 int egress_grant_set_request(EgressGrant *g, const char *method, const char *path);
+/* One more request on a connection that carries several at a time. Of those with a smaller number all are forgotten that are not among `open`. -ENOSPC beyond EGRESS_STREAMS_MAX. */
+int egress_grant_add_stream(EgressGrant *g, uint64_t number, const char *method, const char *path, const uint64_t *open, size_t n_open);
+void egress_grant_remove_stream(EgressGrant *g, EgressStream *stream);
 EgressGrant *egress_run_find_grant(EgressRun *run, uint64_t id, uint64_t cgroup);
 /* Forgets it; the map is the caller's business. */
 void egress_run_remove_grant(EgressState *s, EgressGrant *grant);

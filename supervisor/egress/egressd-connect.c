@@ -81,7 +81,15 @@ static int connect_within(Egressd *e, EgressRun *run, IpcCall *call, const Quest
                 return deny(e, run, call, question, v);
         }
 
-        r = egress_grant_set_request(g, question->method, question->path);
+        if (question->stream > 0 && question->method && question->path)
+                r = egress_grant_add_stream(g, question->stream, question->method, question->path, question->open, question->n_open);
+        else
+                r = egress_grant_set_request(g, question->method, question->path);
+        if (r == -ENOSPC) {
+                v->reason = "unavailable";
+                v->detail = "too many requests on one connection";
+                return deny(e, run, call, question, v);
+        }
         if (r < 0)
                 return r;
         return request_begin_recorded(e, run, call, question, v, "pass");

@@ -8,7 +8,8 @@
  *   record     policy.changed, with who did it; without that record nothing changes
  *   write      on disk and in the database: it holds after a restart too
  *   enforce    from here on every question meets the new policy. Questions on their way are weighed anew, and connections that
- *              it does not allow any more are cut: their owner is told, and the kernel drops their packets
+ *              it does not allow any more are cut: their owner is told, and the kernel drops their packets. Of one that carries several requests
+ *              those are, which only its owner can do
  *   answer
  *
  * One change of a run at a time; another one meanwhile is told so. What the names stand for stays: a name that is
@@ -43,26 +44,50 @@ DEFINE_CLEANUP(Change *, change_free)
 
 /* ---- enforcing ---- */
 
-static bool is_still_allowed(const EgressRun *run, const EgressGrant *g) {
+/* As its owner was allowed it: inspected for inject, passed through for a proxy. */
+static bool allows(const EgressRun *run, const EgressGrant *g, const char *method, const char *path) {
         bool inspected = strncmp(g->unit, "anchor-inject@", strlen("anchor-inject@")) == 0;
         EgressDecision d;
+
+        egress_policy_decide(run->policy, g->name, g->port, method, path, &d);
+        return d.verdict == (inspected ? EGRESS_INSPECT : EGRESS_PASS);
+}
+
+static bool is_still_allowed(const EgressRun *run, const EgressGrant *g) {
 
         /* requests that nobody asks about cannot be weighed */
         if (g->covers && egress_policy_weighs_requests(run->policy, g->name, g->port))
                 return false;
-        egress_policy_decide(run->policy, g->name, g->port, g->method, g->path, &d);
-        return d.verdict == (inspected ? EGRESS_INSPECT : EGRESS_PASS);
+        return allows(run, g, g->method, g->path);
 }
 
-/* How many connections were cut. */
+/* Each request on a connection that carries several is judged by itself: its owner ends those that are not allowed any more, and the others go on. How many. */
+static unsigned cut_streams(Egressd *e, const EgressRun *run, EgressGrant *g) {
+        _cleanup_json_ json_t *numbers = json_array();
+
+        for (EgressStream *t = g->streams, *next; t; t = next) {
+                next = t->next;
+                if (allows(run, g, t->method, t->path))
+                        continue;
+                (void) json_array_append_new(numbers, json_integer((json_int_t) t->number));
+                egress_grant_remove_stream(g, t);
+        }
+        if (json_array_size(numbers) > 0)
+                egressd_cut_streams(e, g, numbers);
+        return (unsigned) json_array_size(numbers);
+}
+
+/* How many connections, and streams on connections, were cut. */
 static unsigned enforce(Egressd *e, EgressRun *run) {
         unsigned n = 0;
 
         egressd_requests_weigh_anew(e, run);
         for (EgressGrant *g = run->grants, *next; g; g = next) {
                 next = g->next;
-                if (is_still_allowed(run, g))
+                if (is_still_allowed(run, g)) {
+                        n += cut_streams(e, run, g);
                         continue;
+                }
                 egressd_cut(e, g, "policy-changed");
                 n++;
         }

@@ -83,6 +83,8 @@ int egressd_watch(Egressd *e, IpcCall *call);
 void egressd_watchers_done(Egressd *e);
 /* Tells the grant's owner that it is revoked, closes it in the kernel unless others share the destination, records and forgets it. */
 void egressd_cut(Egressd *e, EgressGrant *g, const char *reason);
+/* Tells the grant's owner which of the streams on its connection are not allowed any more: a list of their numbers. */
+void egressd_cut_streams(Egressd *e, const EgressGrant *g, json_t *numbers);
 /* Takes the grants of a run (those of one cgroup, unless it is 0) out of the map, tells their owners, records the end of each, forgets them. */
 void egressd_revoke(Egressd *e, EgressRun *run, uint64_t cgroup, const char *reason);
 

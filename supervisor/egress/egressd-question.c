@@ -6,6 +6,25 @@
 #include "egress/agreement.h"
 #include "egress/egressd-question.h"
 
+static void read_open(JsonReader *reader, json_t *params, Question *ret) {
+        json_t *open = NULL;
+
+        if (!json_read_array(reader, params, "", "open", JSON_F_NULLABLE, &open))
+                return;
+        if (json_array_size(open) > EGRESS_STREAMS_MAX) {
+                json_reader_fail(reader, "", "open", "has more than %d numbers", EGRESS_STREAMS_MAX);
+                return;
+        }
+        for (size_t i = 0; i < json_array_size(open); i++) {
+                json_int_t number = json_integer_value(json_array_get(open, i));
+
+                if (number <= 0)
+                        json_reader_fail(reader, "", "open", "must be numbers of streams");
+                else
+                        ret->open[ret->n_open++] = (uint64_t) number;
+        }
+}
+
 bool question_read(JsonReader *reader, json_t *params, bool look, Question *ret) {
         const char *protocol = "raw";
 
@@ -14,7 +33,7 @@ bool question_read(JsonReader *reader, json_t *params, bool look, Question *ret)
 
                 json_check_keys(reader, params, "", known);
         } else {
-                static const char *const known[] = { "address", "name", "port", "protocol", "sni", "ech", "host", "method", "path", "within", NULL };
+                static const char *const known[] = { "address", "name", "port", "protocol", "sni", "ech", "host", "method", "path", "within", "stream", "open", NULL };
 
                 json_check_keys(reader, params, "", known);
         }
@@ -31,6 +50,8 @@ bool question_read(JsonReader *reader, json_t *params, bool look, Question *ret)
         (void) json_read_string(reader, params, "", "method", JSON_F_NULLABLE, &ret->method);
         (void) json_read_string(reader, params, "", "path", JSON_F_NULLABLE, &ret->path);
         (void) json_read_uint(reader, params, "", "within", JSON_F_NULLABLE, 1, INT64_MAX, &ret->within);
+        (void) json_read_uint(reader, params, "", "stream", JSON_F_NULLABLE, 1, INT64_MAX, &ret->stream);
+        read_open(reader, params, ret);
         if (!ret->address == !ret->name)
                 json_reader_fail(reader, "", "name", "either a name or an address");
         return !reader->failed;

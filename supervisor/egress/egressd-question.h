@@ -13,6 +13,9 @@
 typedef struct Question {
         const char *address, *name, *sni, *host, *method, *path; /* borrowed from the call's parameters */
         uint64_t port, within;
+        uint64_t stream;              /* of `within`: which of the requests that its connection carries; 0: it carries one at a time */
+        uint64_t open[EGRESS_STREAMS_MAX]; /* those that are under way there */
+        size_t n_open;
         EgressProtocol protocol;
         bool ech;
 } Question;

@@ -56,8 +56,8 @@ static void drop_dead_watchers(Egressd *e) {
         }
 }
 
-static void notify(Egressd *e, Watcher *w, json_t *revoked) {
-        json_t *params = json_pack("{s:I, s:O*}", "heartbeat", (json_int_t) e->n_beats, "revoked", revoked);
+static void notify(Egressd *e, Watcher *w, json_t *revoked, json_t *streams) {
+        json_t *params = json_pack("{s:I, s:O*, s:O*}", "heartbeat", (json_int_t) e->n_beats, "revoked", revoked, "streams", streams);
         int r;
 
         if (!params)
@@ -85,7 +85,7 @@ int egressd_watch(Egressd *e, IpcCall *call) {
         *w = (Watcher) { .next = e->watchers, .call = ipc_call_ref(call), .cgroup = peer->cgroup_id };
         e->watchers = w;
         if (e->audit_works && e->n_beats > 0)
-                notify(e, w, NULL);
+                notify(e, w, NULL, NULL);
         return 0;
 }
 
@@ -94,8 +94,17 @@ static void tell_revoked(Egressd *e, const EgressGrant *g) {
                 if (w->cgroup == g->cgroup) {
                         _cleanup_json_ json_t *revoked = json_pack("[I]", (json_int_t) g->id);
 
-                        notify(e, w, revoked);
+                        notify(e, w, revoked, NULL);
                 }
+}
+
+void egressd_cut_streams(Egressd *e, const EgressGrant *g, json_t *numbers) {
+        _cleanup_json_ json_t *streams = json_pack("[{s:I, s:O}]", "grant", (json_int_t) g->id, "streams", numbers);
+
+        drop_dead_watchers(e);
+        for (Watcher *w = e->watchers; w; w = w->next)
+                if (w->cgroup == g->cgroup)
+                        notify(e, w, NULL, streams);
 }
 
 void egressd_cut(Egressd *e, EgressGrant *g, const char *reason) {
@@ -228,7 +237,7 @@ static void on_ping(int r, void *userdata) {
 
         e->n_beats++;
         for (Watcher *w = e->watchers; w; w = w->next)
-                notify(e, w, NULL);
+                notify(e, w, NULL, NULL);
 }
 
 static int on_beat(sd_event_source *s, uint64_t usec, void *userdata) {

@@ -72,6 +72,19 @@ static void arm(sd_event_source *s, uint64_t usec) {
         (void) sd_event_source_set_enabled(s, SD_EVENT_ONESHOT);
 }
 
+static void tell_streams(EgressLink *l, const json_t *list) {
+        for (size_t i = 0; i < json_array_size(list); i++) {
+                const json_t *entry = json_array_get(list, i), *streams = json_object_get(entry, "streams");
+
+                for (size_t k = 0; k < json_array_size(streams); k++) {
+                        json_int_t number = json_integer_value(json_array_get(streams, k));
+
+                        if (number > 0)
+                                l->revoked(json_integer_value(json_object_get(entry, "grant")), number, l->userdata);
+                }
+        }
+}
+
 static void link_on_watch(IpcClient *c, const char *error, json_t *params, bool more, void *userdata) {
         EgressLink *l = userdata;
         const json_t *revoked;
@@ -85,7 +98,9 @@ static void link_on_watch(IpcClient *c, const char *error, json_t *params, bool 
         }
         revoked = error ? NULL : json_object_get(params, "revoked");
         for (size_t i = 0; i < json_array_size(revoked); i++)
-                l->revoked(json_integer_value(json_array_get(revoked, i)), l->userdata);
+                l->revoked(json_integer_value(json_array_get(revoked, i)), 0, l->userdata);
+        if (!error)
+                tell_streams(l, json_object_get(params, "streams"));
         if (error || !more)
                 arm(l->again, AGAIN_USEC);
 }
@@ -180,7 +195,27 @@ static void link_on_answer(IpcClient *c, const char *error, json_t *params, bool
                 egress_link_done(l, a.grant, 0, 0, 0);
 }
 
-int egress_link_ask(EgressLink *l, const char *name, uint16_t port, const char *method, const char *path, int64_t within,
+static int add_within(json_t *params, const EgressWithin *within) {
+        json_t *open;
+
+        if (json_object_set_new(params, "within", json_integer(within->grant)) < 0)
+                return -ENOMEM;
+        if (within->stream == 0)
+                return 0;
+        open = json_array();
+        for (size_t i = 0; i < within->n_open; i++)
+                if (json_array_append_new(open, json_integer(within->open[i])) < 0) {
+                        json_unref(open);
+                        return -ENOMEM;
+                }
+        if (json_object_set_new(params, "stream", json_integer(within->stream)) < 0) {
+                json_unref(open);
+                return -ENOMEM;
+        }
+        return json_object_set_new(params, "open", open) < 0 ? -ENOMEM : 0;
+}
+
+int egress_link_ask(EgressLink *l, const char *name, uint16_t port, const char *method, const char *path, const EgressWithin *within,
                     EgressDone done, void *userdata, EgressQuestion **ret) {
         _cleanup_free_ EgressQuestion *q = NULL;
         json_t *params;
@@ -192,7 +227,7 @@ int egress_link_ask(EgressLink *l, const char *name, uint16_t port, const char *
         q = malloc(sizeof(*q));
         params = json_pack("{s:s, s:i, s:s, s:s, s:s, s:s*, s:s*}", "name", name, "port", (int) port, "protocol", "tls", "sni", name,
                            "host", name, "method", method, "path", path);
-        if (!q || !params || (within > 0 && json_object_set_new(params, "within", json_integer(within)) < 0)) {
+        if (!q || !params || (within && add_within(params, within) < 0)) {
                 json_unref(params);
                 return -ENOMEM;
         }

@@ -26,7 +26,8 @@ typedef struct EgressAnswer {
 
 /* No heartbeat for ten seconds: everything must be closed. */
 typedef void (*EgressLost)(void *userdata);
-typedef void (*EgressRevoked)(int64_t grant, void *userdata);
+/* stream 0: the whole connection, else that request on it. */
+typedef void (*EgressRevoked)(int64_t grant, int64_t stream, void *userdata);
 typedef void (*EgressDone)(const EgressAnswer *answer, void *userdata);
 
 int egress_link_new(EgressLink **ret, sd_event *event, const char *socket_path, EgressLost lost, EgressRevoked revoked, void *userdata);
@@ -34,14 +35,22 @@ int egress_link_new(EgressLink **ret, sd_event *event, const char *socket_path, 
 EgressLink *egress_link_free(EgressLink *l);
 DEFINE_CLEANUP(EgressLink *, egress_link_free)
 
+/* The connection that is to carry a request, if there is one. */
+typedef struct EgressWithin {
+        int64_t grant;
+        int32_t stream;      /* which request on it; 0: it carries one at a time */
+        const int32_t *open; /* borrowed; all that are under way on it */
+        size_t n_open;
+} EgressWithin;
+
 /* A question under way. Freeing it forgets the answer (a grant that still comes is given back). */
 typedef struct EgressQuestion EgressQuestion;
 EgressQuestion *egress_question_free(EgressQuestion *q);
 
-/* May this request be made? Or, with method and path NULL, this connection? `within`: an earlier grant whose connection is to carry it, 0 for none. `done` is called once, from the
+/* May this request be made? Or, with method and path NULL, this connection? `within`: the connection that is to carry it, NULL: none yet. `done` is called once, from the
  * loop, unless the question is freed before; the question is over then. An egressd that is
  * not there answers as a deny, "unavailable". -ENOTCONN once it is lost. */
-int egress_link_ask(EgressLink *l, const char *name, uint16_t port, const char *method, const char *path, int64_t within,
+int egress_link_ask(EgressLink *l, const char *name, uint16_t port, const char *method, const char *path, const EgressWithin *within,
                     EgressDone done, void *userdata, EgressQuestion **ret);
 
 /* The connection of that grant is over. */

@@ -67,7 +67,7 @@ int exchange_open_first(Exchange *x) {
         int r;
 
         x->opening = true;
-        r = egress_link_ask(x->context->egress, x->name, x->port, NULL, NULL, 0, exchange_on_connection_decided, x, &x->question);
+        r = egress_link_ask(x->context->egress, x->name, x->port, NULL, NULL, NULL, exchange_on_connection_decided, x, &x->question);
         if (r == -ENOTCONN || r == -EBUSY)
                 return exchange_refuse(x, 503, "unavailable", "The host decides nothing at the moment.");
         if (r < 0)

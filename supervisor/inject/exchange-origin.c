@@ -167,7 +167,7 @@ int exchange_decide(Exchange *x) {
         if (r < 0)
                 return r;
 
-        r = request_clear(&x->request, x->origin ? x->grant : 0, x->origin && x->covered, exchange_on_granted, exchange_on_cleared, x, &refusal);
+        r = request_clear(&x->request, x->origin ? &(EgressWithin) { .grant = x->grant } : NULL, x->covered, exchange_on_granted, exchange_on_cleared, x, &refusal);
         if (r == REQUEST_E_REFUSED)
                 return exchange_refuse_as(x, &refusal);
         if (r == REQUEST_E_CLEARED)

@@ -544,6 +544,14 @@ void exchange_close_grant(ExchangeContext *c, int64_t grant) {
         }
 }
 
+void exchange_cut_stream(ExchangeContext *c, int64_t grant, int32_t stream) {
+        for (Exchange *x = c->exchanges; x; x = x->next)
+                if (x->grant == grant && x->pair) {
+                        exchange_continue(x, h2_pair_cut(x->pair, stream));
+                        return;
+                }
+}
+
 void exchange_close_credential(ExchangeContext *c, const InjectCredential *credential) {
         for (Exchange *x = c->exchanges, *next; x; x = next) {
                 next = x->next;

@@ -49,5 +49,7 @@ int exchange_start(ExchangeContext *c, int fd, const char *name, uint16_t port, 
 
 void exchange_close_all(ExchangeContext *c);
 void exchange_close_grant(ExchangeContext *c, int64_t grant);
+/* One request on a connection of HTTP/2; the others go on. */
+void exchange_cut_stream(ExchangeContext *c, int64_t grant, int32_t stream);
 /* Those to hosts that the credential is for: they may carry its value, and mask the one that it had when they began. */
 void exchange_close_credential(ExchangeContext *c, const InjectCredential *credential);

@@ -232,6 +232,14 @@ bool h2_pair_is_over(const H2Pair *p) {
         return !nghttp2_session_want_write(p->guest) && (p->broken || !nghttp2_session_want_read(p->guest));
 }
 
+int h2_pair_cut(H2Pair *p, int32_t id) {
+        H2Stream *s = h2_pair_find_guest(p, id);
+
+        if (!s || s->refused)
+                return 0;
+        return h2_stream_deny(s, 403, "policy-changed", NULL, "The run's policy was changed, and does not allow this request any more.");
+}
+
 uint64_t h2_pair_carried(const H2Pair *p) {
         return p->carried;
 }

@@ -40,5 +40,8 @@ bool h2_pair_is_over(const H2Pair *p);
 /* The credentials that its connection to the origin is for, a bit each by their number; 0: none was on it yet. */
 uint64_t h2_pair_carried(const H2Pair *p);
 
+/* The policy does not allow that stream of the guest's any more; there may be none. Negative errno as above. */
+int h2_pair_cut(H2Pair *p, int32_t id);
+
 /* Looks after deadlines; to be called every few seconds. */
 int h2_pair_tick(H2Pair *p);

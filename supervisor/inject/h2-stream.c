@@ -346,6 +346,8 @@ static bool claim_origin(H2Stream *s) {
 }
 
 static int clear_request(H2Stream *s, Refusal *ret) {
+        EgressWithin within = { .grant = s->pair->grant, .stream = s->guest_id };
+        int32_t open[H2_STREAMS_MAX];
         int r;
 
         if (!claim_origin(s)) {
@@ -353,7 +355,10 @@ static int clear_request(H2Stream *s, Refusal *ret) {
                 h2_stream_reset(s, NGHTTP2_REFUSED_STREAM);
                 return h2_pair_leave(s->pair, NGHTTP2_NO_ERROR);
         }
-        r = request_clear(&s->request, s->pair->grant, s->pair->covered, stream_on_granted, stream_on_cleared, s, ret);
+        for (const H2Stream *t = s->pair->streams; t && within.n_open < H2_STREAMS_MAX; t = t->next)
+                open[within.n_open++] = t->guest_id;
+        within.open = open;
+        r = request_clear(&s->request, &within, s->pair->covered, stream_on_granted, stream_on_cleared, s, ret);
         return r == REQUEST_E_CLEARED ? send_request(s) : r;
 }
 

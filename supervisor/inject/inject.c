@@ -120,10 +120,13 @@ static void inject_on_egress_lost(void *userdata) {
         exchange_close_all(&i->context);
 }
 
-static void inject_on_grant_revoked(int64_t grant, void *userdata) {
+static void inject_on_grant_revoked(int64_t grant, int64_t stream, void *userdata) {
         Inject *i = userdata;
 
-        exchange_close_grant(&i->context, grant);
+        if (stream > 0)
+                exchange_cut_stream(&i->context, grant, (int32_t) stream);
+        else
+                exchange_close_grant(&i->context, grant);
 }
 
 /* Of one whose values are minted: that there is none yet is no revocation. */

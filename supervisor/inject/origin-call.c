@@ -288,7 +288,7 @@ int origin_call_new(OriginCall **ret, sd_event *event, EgressLink *egress, TlsSe
         if (r >= 0)
                 r = sd_event_add_time_relative(event, &c->timer, CLOCK_BOOTTIME, CALL_USEC, 0, call_on_timeout, c);
         if (r >= 0)
-                r = egress_link_ask(egress, c->host, c->port, request->method, request->target, 0, call_on_answer, c, &c->question);
+                r = egress_link_ask(egress, c->host, c->port, request->method, request->target, NULL, call_on_answer, c, &c->question);
         if (r < 0)
                 return r;
         *ret = TAKE_PTR(c);

@@ -415,13 +415,13 @@ static int clear_covered(Request *q, Refusal *ret) {
         return q->gathers ? request_reserve(q, ret) : REQUEST_E_CLEARED;
 }
 
-int request_clear(Request *q, int64_t within, bool covered, RequestGranted granted, RequestCleared cleared, void *userdata, Refusal *ret) {
+int request_clear(Request *q, const EgressWithin *within, bool covered, RequestGranted granted, RequestCleared cleared, void *userdata, Refusal *ret) {
         int r;
 
         q->granted = granted;
         q->cleared = cleared;
         q->userdata = userdata;
-        if (within > 0 && covered)
+        if (within && covered)
                 return clear_covered(q, ret);
         r = egress_link_ask(q->context->egress, q->name, q->port, q->head->method, q->head->target, within, request_on_answer, q, &q->question);
         if (r == -ENOTCONN || r == -EBUSY)

@@ -111,9 +111,9 @@ bool request_holds_beginning(const Request *q);
 bool request_expects_continue(const Request *q);
 int request_hold_body(Request *q, const void *data, size_t size, bool last, Refusal *ret);
 int request_write_held(Request *q, Buffer *out);
-/* Asks egressd, then has the use of credentials recorded. 0 if `cleared` will be called, REQUEST_E_CLEARED if there is nothing to wait for, else as above. `within`: the grant of the connection
- * that is to carry it, 0 if there is none yet; covered: that is for every request on it, so that nobody is asked (and it is counted: tally.h). */
-int request_clear(Request *q, int64_t within, bool covered, RequestGranted granted, RequestCleared cleared, void *userdata, Refusal *ret);
+/* Asks egressd, then has the use of credentials recorded. 0 if `cleared` will be called, REQUEST_E_CLEARED if there is nothing to wait for, else as above. `within`: the connection
+ * that is to carry it, NULL if there is none yet; covered: its grant is for every request on it, so that nobody is asked (and it is counted: tally.h). */
+int request_clear(Request *q, const EgressWithin *within, bool covered, RequestGranted granted, RequestCleared cleared, void *userdata, Refusal *ret);
 /* 0 if egressd's answer says yes, else REQUEST_E_REFUSED. */
 int request_read_answer(const EgressAnswer *a, Refusal *ret);
 /* Forgets what request_clear() waits for. */

@@ -31,7 +31,7 @@ struct EgressQuestion {
 
 static EgressQuestion *questions;
 
-int egress_link_ask(EgressLink *l, const char *name, uint16_t port, const char *method, const char *path, int64_t within,
+int egress_link_ask(EgressLink *l, const char *name, uint16_t port, const char *method, const char *path, const EgressWithin *within,
                     EgressDone done, void *userdata, EgressQuestion **ret) {
         EgressQuestion *q = calloc(1, sizeof(*q));
 

@@ -130,13 +130,14 @@ typedef struct World {
         IpcServer *server;
         IpcClient *client, *watcher;
         sd_event_source *dns;
-        const char *as_run;
+        const char *as_run, *as_unit; /* the latter NULL: the test's own */
         PeerRole as_role;
         bool answered;
         char *error;                /* owned */
         json_t *answer;             /* owned */
         unsigned n_beats;
-        json_int_t revoked;
+        json_int_t revoked, stream_grant, streams[8]; /* what the watcher was told */
+        size_t n_streams;
         unsigned n_lookups;
         size_t n_granted_before;    /* when the record of a grant came */
 } World;
@@ -155,6 +156,10 @@ static inline int on_call(IpcCall *call, json_t *params, void *userdata) {
 
         strcpy(peer->run, w->as_run);
         peer->roles = PEER_ROOT | w->as_role; /* root: the next call of this connection comes here as well */
+        if (w->as_unit) {
+                free(peer->unit);
+                peer->unit = strdup(w->as_unit);
+        }
         peer->cgroup_id = strcmp(w->as_run, RUN) == 0 ? 77 : 88;
         for (const IpcMethod *m = egressd_methods; m->name; m++)
                 if (strcmp(m->name, ipc_call_method(call)) == 0)
@@ -339,7 +344,8 @@ static inline int enter_world(void **state) {
         tree_add_vendor(&image);
         tree_put(&image, "usr/lib/anchorhold/host.json", "{\"accel\": \"tcg\", \"resolvers\": [\"127.0.0.1\"], \"networks\": [\"203.0.113.0/24\"], \"max_runs\": 3}");
         tree_put(&image, "usr/lib/anchorhold/policy/egress/net.json",
-                 "{\"allow\": [{\"name\": \"*.example.org\", \"ports\": [443], \"tls\": \"pass\"}], \"deny\": []}");
+                 "{\"allow\": [{\"name\": \"*.example.org\", \"ports\": [443], \"tls\": \"pass\"},"
+                 " {\"name\": \"good.inspected.org\", \"ports\": [443], \"tls\": \"inspect\", \"paths\": [\"/v1/\"]}], \"deny\": []}");
         tree_put(&image, "usr/lib/anchorhold/policy/workflows/net.json",
                  "{\"template\": \"base\", \"repository\": false, \"egress\": \"net\", \"steps\": [{\"name\": \"exec\", \"kind\": \"exec\", \"timeout\": \"1h\"}],"
                  " \"limits\": {\"memory\": \"512M\", \"vcpus\": 2, \"disk\": \"4G\", \"run\": \"1h\", \"attempts\": 1, \"output\": \"64M\"}}");

@@ -366,7 +366,7 @@ static inline void make_secrets(World *w) {
 static inline void on_lost(void *userdata) {
 }
 
-static inline void on_revoked(int64_t grant, void *userdata) {
+static inline void on_revoked(int64_t grant, int64_t stream, void *userdata) {
 }
 
 /* What every request meets but a guest and an origin. */

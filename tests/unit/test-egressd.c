@@ -192,10 +192,15 @@ static void test_unrecorded(void **state) {
 /* ---- the end of grants ---- */
 
 static void on_watched(IpcClient *c, const char *error, json_t *params, bool more, void *userdata) {
-        json_t *revoked = json_object_get(params, "revoked");
+        json_t *revoked = json_object_get(params, "revoked"), *streams = json_array_get(json_object_get(params, "streams"), 0),
+               *numbers = json_object_get(streams, "streams");
         World *w = userdata;
 
         w->n_beats++;
+        for (size_t i = 0; i < json_array_size(numbers) && w->n_streams < ELEMENTSOF(w->streams); i++)
+                w->streams[w->n_streams++] = json_integer_value(json_array_get(numbers, i));
+        if (streams)
+                w->stream_grant = json_integer_value(json_object_get(streams, "grant"));
         if (json_array_size(revoked) > 0)
                 w->revoked = json_integer_value(json_array_get(revoked, 0));
 }
@@ -230,6 +235,110 @@ static void test_release(void **state) {
         assert_string_equal(get(w, "verdict"), "deny");
         call(w, "Release", json_pack("{s:s}", "run", RUN));
         assert_null(w->error);
+}
+
+/* ---- several requests on one connection ---- */
+
+#define INSPECTED "good.inspected.org"
+
+/* As inject asks: about the connection (path NULL), or about a request on it. */
+static void ask_of_inject(World *w, const char *path, json_int_t within, int stream, json_t *open) {
+        json_t *params = json_pack("{s:s, s:i, s:s, s:s, s:s, s:s*, s:s*}", "name", INSPECTED, "port", 443, "protocol", "tls", "sni", INSPECTED, "host",
+                                   INSPECTED, "method", path ? "GET" : NULL, "path", path);
+
+        if (within > 0)
+                assert_int_equal(json_object_set_new(params, "within", json_integer(within)), 0);
+        if (stream > 0)
+                assert_int_equal(json_object_set_new(params, "stream", json_integer(stream)), 0);
+        if (open)
+                assert_int_equal(json_object_set_new(params, "open", open), 0);
+        call(w, "Connect", params);
+        assert_null(w->error);
+}
+
+static unsigned deny_path(World *w, const char *path) {
+        _cleanup_free_ char *rule = text_format("{\"name\": \"" INSPECTED "\", \"paths\": [\"%s\"]}", path);
+
+        call(w, "Amend", json_pack("{s:s, s:b, s:s}", "run", RUN, "allow", 0, "rule", rule));
+        if (w->error)
+                fail_msg("%s %s", w->error, get(w, "reason"));
+        return (unsigned) json_integer_value(json_object_get(w->answer, "cut"));
+}
+
+/* Of a live change's streams those are cut that it does not allow; the others go on with their connection, until that is not allowed either. */
+static void test_streams(void **state) {
+        World *w = *state;
+        json_int_t grant;
+
+        register_run(w, RUN);
+        w->as_role = PEER_INJECT;
+        w->as_unit = "anchor-inject@" RUN ".service";
+        assert_int_equal(ipc_client_call_async(w->watcher, "io.anchorhold.Egress.Watch", NULL, NULL, 0, true, 0, on_watched, w), 0);
+        UNTIL(w->event, w->n_beats > 0);
+        ask_of_inject(w, NULL, 0, 0, NULL);
+        assert_string_equal(get(w, "verdict"), "pass");
+        assert_null(json_object_get(w->answer, "covers"));
+        grant = json_integer_value(json_object_get(w->answer, "grant"));
+
+        ask_of_inject(w, "/v1/over", grant, 1, json_pack("[i]", 1));
+        ask_of_inject(w, "/v1/stays", grant, 3, json_pack("[ii]", 1, 3));
+        ask_of_inject(w, "/v1/goes", grant, 7, json_pack("[iii]", 3, 5, 7)); /* overtook the one before; the first is over */
+        ask_of_inject(w, "/v1/goes/too", grant, 5, json_pack("[ii]", 3, 5));
+        ask_of_inject(w, "/v1/last", grant, 9, json_pack("[iiii]", 3, 5, 7, 9));
+        assert_string_equal(get(w, "verdict"), "pass");
+        ask_of_inject(w, "/elsewhere", grant, 11, json_pack("[i]", 11));
+        assert_denied(w, "path");
+
+        assert_int_equal(deny_path(w, "/v1/nobody"), 0);
+        assert_int_equal(deny_path(w, "/v1/over"), 0);
+        assert_int_equal(deny_path(w, "/v1/goes"), 2);
+        UNTIL(w->event, w->n_streams == 2);
+        assert_int_equal(w->streams[0] + w->streams[1], 5 + 7);
+        assert_int_equal(w->stream_grant, grant);
+        assert_int_equal(w->revoked, 0);
+        assert_int_equal(n_live(), 1);
+        ask_of_inject(w, "/v1/goes", grant, 13, json_pack("[ii]", 3, 13));
+        assert_denied(w, "denied-by-rule");
+        ask_of_inject(w, "/v1/more", grant, 15, json_pack("[ii]", 3, 15));
+        assert_string_equal(get(w, "verdict"), "pass"); /* the connection goes on */
+
+        /* one that carries one request at a time is judged by the latest, as ever: cut, or not */
+        ask_of_inject(w, "/v1/a", 0, 0, NULL);
+        grant = json_integer_value(json_object_get(w->answer, "grant"));
+        ask_of_inject(w, "/v1/b", grant, 0, NULL);
+        assert_int_equal(deny_path(w, "/v1/a"), 0);
+        assert_int_equal(deny_path(w, "/v1/b"), 1);
+        UNTIL(w->event, w->revoked == grant);
+
+        call(w, "Amend", json_pack("{s:s, s:b, s:s}", "run", RUN, "allow", 0, "rule", INSPECTED));
+        assert_int_equal(json_integer_value(json_object_get(w->answer, "cut")), 1); /* with all that is on it */
+        assert_int_equal(n_live(), 0);
+        assert_int_equal(w->n_streams, 2);
+}
+
+static void test_too_many_streams(void **state) {
+        json_t *open = json_array();
+        World *w = *state;
+        json_int_t grant;
+
+        register_run(w, RUN);
+        w->as_role = PEER_INJECT;
+        w->as_unit = "anchor-inject@" RUN ".service";
+        ask_of_inject(w, NULL, 0, 0, NULL);
+        grant = json_integer_value(json_object_get(w->answer, "grant"));
+        for (int i = 1; i <= EGRESS_STREAMS_MAX; i++) {
+                assert_int_equal(json_array_append_new(open, json_integer(i)), 0);
+                ask_of_inject(w, "/v1/x", grant, i, json_deep_copy(open));
+                assert_string_equal(get(w, "verdict"), "pass");
+        }
+        ask_of_inject(w, "/v1/x", grant, EGRESS_STREAMS_MAX + 1, json_deep_copy(open));
+        assert_denied(w, "unavailable");
+        assert_int_equal(json_array_append_new(open, json_integer(1000)), 0);
+        call(w, "Connect", json_pack("{s:s, s:i, s:s, s:O}", "name", INSPECTED, "port", 443, "protocol", "tls", "open", open));
+        assert_error(w, "BadInput");
+        ask_of_inject(w, "/v1/x", grant, 2000, json_pack("[i]", 2000)); /* all others are over */
+        assert_string_equal(get(w, "verdict"), "pass");
+        json_decref(open);
 }
 
 /* However often its policy was changed, the end of a run is on record; who asked gets all of them. */
@@ -285,6 +394,8 @@ int main(void) {
                 cmocka_unit_test_setup_teardown(test_connect, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_unrecorded, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_release, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_streams, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_too_many_streams, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_release_of_many_policies, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_restart, set_up, tear_down),
         };

@@ -131,6 +131,50 @@ static void test_two_credentials(void **state) {
         (void) state;
 }
 
+/* What a policy does not allow any more ends with the reason, or breaks off if it was answered already; the others go on. */
+static void test_cut(void **state) {
+        H2World *w = *state;
+        Slot *answered, *waiting, *asked, *stays;
+
+        w->serve = serve_later;
+        answered = guest_ask(w, "GET", "/v1/answered", KEY, false);
+        waiting = guest_ask(w, "POST", "/v1/waiting", KEY, true);
+        stays = guest_ask(w, "POST", "/v1/stays", KEY, true);
+        h2_run(w);
+        assert_int_equal(w->origin.n_slots, 3);
+        origin_answer(w, &w->origin.slots[0], ":status: 200\n", true);
+        side_send(&w->origin, &w->origin.slots[0], "so far\n", false);
+        h2_run(w);
+        assert_true(body_has(answered, "so far\n"));
+        w->base.audit_refuses = false;
+        asked = guest_ask(w, "GET", "/v1/asked", KEY, false);
+        assert_true(move_side(w, &w->guest, h2_pair_take_guest, h2_pair_give_guest)); /* egressd has not said yet */
+
+        assert_int_equal(h2_pair_cut(w->pair, answered->id), 0);
+        assert_int_equal(h2_pair_cut(w->pair, waiting->id), 0);
+        assert_int_equal(h2_pair_cut(w->pair, asked->id), 0);
+        assert_int_equal(h2_pair_cut(w->pair, asked->id), 0); /* once more */
+        assert_int_equal(h2_pair_cut(w->pair, 99), 0);        /* that one is over */
+        h2_run(w);
+        assert_true(answered->closed && answered->code != NGHTTP2_NO_ERROR && !answered->ended);
+        assert_true(has(waiting, ":status: 403\n") && has(waiting, "anchorhold-reason: policy-changed\n"));
+        assert_true(has(asked, ":status: 403\n"));
+        assert_true(w->origin.slots[0].closed && w->origin.slots[1].closed);
+        assert_int_equal(w->origin.n_slots, 3);
+        assert_true(logged(&w->base, "\"reason\":\"policy-changed\""));
+
+        assert_false(stays->closed);
+        side_send(&w->guest, stays, "more", true);
+        h2_run(w);
+        origin_answer(w, &w->origin.slots[2], ":status: 204\n", false);
+        h2_run(w);
+        assert_true(has(stays, ":status: 204\n"));
+        assert_int_equal(w->guest.n_goaways, 0);
+        stays = guest_ask(w, "GET", "/v1/next", KEY, false);
+        h2_run(w);
+        assert_int_equal(w->origin.n_slots, 4);
+}
+
 /* No audit record, no credential; without a credential nothing has to be recorded. */
 static void test_audit_refuses(void **state) {
         H2World *w = *state;
@@ -645,6 +689,7 @@ int main(void) {
                 T(test_request),
                 T(test_covered),
                 cmocka_unit_test(test_two_credentials),
+                T(test_cut),
                 T(test_audit_refuses),
                 T(test_refusals),
                 T(test_refused_head),

@@ -154,7 +154,8 @@ typedef struct World {
         unsigned n_audited, n_answers, n_lost, n_done;
         bool hold;
         const char *verdict;
-        json_int_t revoked, done;
+        json_int_t revoked, done, streams; /* the last: their sum */
+        char within[128];    /* of the last question: connection, stream, open ones */
         bool pass;
         char reason[32], first[64];
         json_int_t grant;
@@ -178,9 +179,18 @@ static int answer(World *w, IpcCall *call) {
                                               "addresses", "203.0.113.7", "203.0.113.8", 9));
 }
 
+static void keep_within(World *w, json_t *params) {
+        _cleanup_json_ json_t *within = json_pack("{s:O*, s:O*, s:O*}", "within", json_object_get(params, "within"), "stream",
+                                                  json_object_get(params, "stream"), "open", json_object_get(params, "open"));
+        _cleanup_free_ char *text = json_canonical(within);
+
+        (void) snprintf(w->within, sizeof(w->within), "%s", text);
+}
+
 static int on_connect(IpcCall *call, json_t *params, void *userdata) {
         World *w = userdata;
 
+        keep_within(w, params);
         if (w->hold) {
                 w->held = ipc_call_ref(call);
                 return 0;
@@ -218,10 +228,11 @@ static void on_lost(void *userdata) {
         w->n_lost++;
 }
 
-static void on_revoked(int64_t grant, void *userdata) {
+static void on_revoked(int64_t grant, int64_t stream, void *userdata) {
         World *w = userdata;
 
         w->revoked = grant;
+        w->streams += stream;
 }
 
 static void on_answer(const EgressAnswer *a, void *userdata) {
@@ -303,7 +314,7 @@ static void test_notes(void **state) {
 static void ask(World *w) {
         EgressQuestion *q = NULL;
 
-        assert_int_equal(egress_link_ask(w->link, NAME, 443, "GET", "/", 0, on_answer, w, &q), 0);
+        assert_int_equal(egress_link_ask(w->link, NAME, 443, "GET", "/", NULL, on_answer, w, &q), 0);
         assert_non_null(q);
 }
 
@@ -327,6 +338,10 @@ static void test_link(void **state) {
 
         assert_int_equal(ipc_call_notify(w->watch, json_pack("{s:i, s:[i]}", "heartbeat", 2, "revoked", 7)), 0);
         UNTIL(w->event, w->revoked == 7);
+        assert_int_equal(w->streams, 0); /* all of it */
+        assert_int_equal(ipc_call_notify(w->watch, json_pack("{s:i, s:[{s:i, s:[iisi]}, i]}", "heartbeat", 3, "streams", "grant", 9, "streams", 3, 5, "x", -1, 4)), 0);
+        UNTIL(w->event, w->revoked == 9);
+        assert_int_equal(w->streams, 8);
         egress_link_done(w->link, 7, 1, 2, 3);
         egress_link_done(w->link, 0, 1, 2, 3); /* none was given */
         UNTIL(w->event, w->done == 7);
@@ -341,13 +356,30 @@ static void test_link(void **state) {
         assert_string_equal(w->reason, "unavailable");
 }
 
+/* Which connection is to carry a request, and what it carries besides. */
+static void test_within(void **state) {
+        const int32_t open[] = { 1, 3 };
+        World *w = *state;
+        EgressQuestion *q;
+
+        ask(w);
+        UNTIL(w->event, w->n_answers == 1);
+        assert_string_equal(w->within, "{}");
+        assert_int_equal(egress_link_ask(w->link, NAME, 443, "GET", "/", &(EgressWithin) { .grant = 7 }, on_answer, w, &q), 0);
+        UNTIL(w->event, w->n_answers == 2);
+        assert_string_equal(w->within, "{\"within\":7}");
+        assert_int_equal(egress_link_ask(w->link, NAME, 443, "GET", "/", &(EgressWithin) { 7, 3, open, 2 }, on_answer, w, &q), 0);
+        UNTIL(w->event, w->n_answers == 3);
+        assert_string_equal(w->within, "{\"open\":[1,3],\"stream\":3,\"within\":7}");
+}
+
 /* Whoever asked is gone: the grant that comes all the same is given back. */
 static void test_forgotten_question(void **state) {
         EgressQuestion *q = NULL;
         World *w = *state;
 
         w->hold = true;
-        assert_int_equal(egress_link_ask(w->link, NAME, 443, "GET", "/", 0, on_answer, w, &q), 0);
+        assert_int_equal(egress_link_ask(w->link, NAME, 443, "GET", "/", NULL, on_answer, w, &q), 0);
         UNTIL(w->event, w->held);
         q = egress_question_free(q);
         assert_int_equal(answer(w, w->held), 0);
@@ -378,6 +410,7 @@ int main(void) {
                 cmocka_unit_test(test_credential),
                 cmocka_unit_test_setup_teardown(test_notes, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_link, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_within, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_forgotten_question, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_ends_asking, set_up, tear_down),
         };
