@@ -137,11 +137,18 @@ static uint64_t summary_left(const Flow *f) {
 }
 
 int flow_api_get_budget(IpcCall *call, json_t *params, void *userdata) {
-        Flow *f = find_flow(userdata, call);
+        Manager *m = userdata;
+        Flow *f = find_flow(m, call);
+        int64_t calls;
+        int r;
 
         if (!f)
                 return no_run(call);
-        return ipc_call_reply(call, json_pack("{s:b, s:I}", "capped", (int) f->capped, "summary_tokens", (json_int_t) summary_left(f)));
+        r = ledger_count_calls(m->ledger, f->run, &calls);
+        if (r < 0)
+                return manager_fatal(m, r, "count model calls");
+        return ipc_call_reply(call, json_pack("{s:b, s:I, s:I}", "capped", (int) f->capped, "summary_tokens", (json_int_t) summary_left(f), "calls",
+                                              (json_int_t) calls));
 }
 
 /* Text of a request's is in it: bounded and escaped. The caller's. */

@@ -58,6 +58,8 @@ struct Budget {
         sd_event_source *timer; /* owned */
         char life[20];
         bool known, capped, asking, over;
+        bool told;               /* what it asks for at its beginning */
+        uint64_t earlier_calls;
         uint64_t summary_tokens;
         uint64_t block_requests, block_tokens, block_cost;
         BudgetAsk *asks;
@@ -324,9 +326,13 @@ static void budget_on_terms(IpcClient *c, const char *error, json_t *params, boo
         Budget *b = userdata;
 
         b->asking = false;
-        if (error)
+        if (error) {
                 arm(b);
-        else if (!b->known)
+                return;
+        }
+        b->told = true;
+        b->earlier_calls = number(params, "calls") == BUDGET_NO_CAP ? 0 : number(params, "calls");
+        if (!b->known)
                 take_terms(b, params);
 }
 
@@ -348,12 +354,16 @@ uint64_t budget_summary_tokens(const Budget *b) {
         return b->summary_tokens;
 }
 
+uint64_t budget_earlier_calls(const Budget *b) {
+        return b ? b->earlier_calls : 0;
+}
+
 /* ---- start and end ---- */
 
 static int budget_on_timer(sd_event_source *s, uint64_t usec, void *userdata) {
         Budget *b = userdata;
 
-        if (!b->known && !b->asking)
+        if (!b->told && !b->asking)
                 ask_terms(b);
         notices_send(b);
         for (BudgetAsk *a = b->asks, *next; a; a = next) {

@@ -52,6 +52,9 @@ bool budget_is_capped(const Budget *b);
 /* For how long a last call may be; 0: none, or not known. */
 uint64_t budget_summary_tokens(const Budget *b);
 
+/* How many calls the run had made before this process began, as anchord has them; 0 as long as it is not known. */
+uint64_t budget_earlier_calls(const Budget *b);
+
 /* Asks; `done` is called once, from the loop, unless the ask is freed. */
 int budget_reserve(Budget *b, const BudgetNeed *need, BudgetDone done, void *userdata, BudgetAsk **ret);
 BudgetAsk *budget_ask_free(BudgetAsk *a);

@@ -129,6 +129,8 @@ void request_report_usage(Request *q, bool complete) {
                 .complete = complete,
         };
         usage_call_conclude(&call, c->source->provider, q->usage, q->prompt_bytes);
+        if (q->reserved && budget_is_capped(q->context->budget))
+                usage_call_settle(&call, c->source->provider, q->reserved_input, q->reserved_output, q->reserved_cost);
         usage_report_add(q->context->usage, &call);
         q->reserved = false; /* its report ends the reservation */
 

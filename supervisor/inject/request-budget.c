@@ -5,8 +5,8 @@
  * and how much output is asked for. Strictly: what cannot be read in one way only (no JSON, an encoded body, the same key twice) is refused.
  *
  * The worst case: input, twice what the body's bytes are worth by the provider's estimate; output, what the request allows, times the number of
- * answers that it asks for; both at the model's price. It is reserved when everything else is decided, and settled by the report of the call. A
- * call that does not fit is made smaller, where policy says so, or is made the last one, or refused in the provider's own form.
+ * answers that it asks for; both at the model's price. It is reserved when everything else is decided, and settled by the report of the call: by what its answer
+ * says; what no answer has said counts as reserved, since a text that can be seen is not all that a model may have written. A call that does not fit is made smaller, where policy says so, or is made the last one, or refused in the provider's own form.
  * Of the body only the digits of that one number change.
  */
 
@@ -62,7 +62,7 @@ int request_admit_call(Request *q, Refusal *ret) {
 
         if (!q->metered)
                 return 0;
-        if (c->n_calls >= USAGE_CALLS_MAX)
+        if (c->n_calls + budget_earlier_calls(c->budget) >= USAGE_CALLS_MAX)
                 return refuse(q, 403, "record-budget", "This run has made more model calls than are recorded of one run.", ret);
         if (c->n_metered + usage_report_waiting(c->usage) >= USAGE_REPORTS_MAX)
                 return refuse(q, 503, "busy", "More model calls are under way in this run than can be counted at once. Try again.", ret);
@@ -320,6 +320,9 @@ static int ask(Request *q, uint64_t output, bool summary) {
 
         q->n_asks++;
         fill_need(q, output, summary, &need);
+        q->reserved_input = need.input_tokens;
+        q->reserved_output = need.output_tokens;
+        q->reserved_cost = need.cost_microusd;
         return budget_reserve(q->context->budget, &need, request_on_budget, q, &q->budget_ask);
 }
 

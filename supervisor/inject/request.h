@@ -77,6 +77,7 @@ typedef struct Request {
         size_t n_held;            /* bytes of `held` and `held_encoded`, in the context's other count */
         char call[BUDGET_CALL_SIZE], model[USAGE_MODEL_SIZE];
         uint64_t wanted_tokens, choices;
+        uint64_t reserved_input, reserved_output, reserved_cost;
         unsigned n_asks;
         BudgetAsk *budget_ask;    /* owned */
 

@@ -144,6 +144,28 @@ void usage_call_conclude(UsageCall *call, const json_t *provider, UsageReader *r
         call->prices_version = json_string_value(json_object_get(provider, "prices_version"));
 }
 
+static bool raise_to(uint64_t *n, uint64_t least) {
+        bool raised = *n < least;
+
+        if (raised)
+                *n = least;
+        return raised;
+}
+
+void usage_call_settle(UsageCall *call, const json_t *provider, uint64_t input_tokens, uint64_t output_tokens, uint64_t cost_microusd) {
+        Usage *u = &call->usage;
+        bool raised = false;
+
+        if (u->output_unsaid)
+                raised = raise_to(&u->output_tokens, output_tokens);
+        if (u->input_unsaid)
+                raised = raise_to(&u->input_tokens, input_tokens) || raised;
+        u->estimated = u->estimated || raised;
+        call->cost_microusd = usage_cost(provider, u, &call->price);
+        if (u->output_unsaid && u->input_unsaid)
+                u->estimated = raise_to(&call->cost_microusd, cost_microusd) || u->estimated;
+}
+
 static json_t *describe(const UsageCall *c, const char *id) {
         return json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:i, s:I, s:s, s:s, s:s, s:b}", "provider", c->provider, "model", c->usage.model,
                          "input_tokens", bounded(c->usage.input_tokens), "output_tokens", bounded(c->usage.output_tokens),

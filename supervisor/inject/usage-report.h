@@ -12,7 +12,7 @@
 
 enum {
         USAGE_REPORTS_MAX = 256,  /* wait for anchord; beyond that the oldest is given up */
-        USAGE_CALLS_MAX = 50000, /* of one run, in one life of inject: each is a record in the audit log and a row in the ledger */
+        USAGE_CALLS_MAX = 50000, /* of one run, also if inject began anew: each is a record in the audit log and a row in the ledger */
 };
 
 typedef struct UsageReport UsageReport;
@@ -30,6 +30,9 @@ typedef struct UsageCall {
 
 /* Fills usage, price and cost from what was read of the answer (reader may be NULL), by the provider's file; status and complete are there already. */
 void usage_call_conclude(UsageCall *call, const json_t *provider, UsageReader *reader, uint64_t prompt_bytes);
+
+/* Of a call that was reserved: a number that its answer never said is not taken to be less than what was reserved for it; nor is the cost, if none was said. */
+void usage_call_settle(UsageCall *call, const json_t *provider, uint64_t input_tokens, uint64_t output_tokens, uint64_t cost_microusd);
 
 /* audit and run are borrowed. */
 int usage_report_new(UsageReport **ret, sd_event *event, AuditClient *audit, const char *run, const char *socket_path);

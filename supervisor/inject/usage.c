@@ -297,7 +297,9 @@ void usage_conclude(const json_t *provider, UsageReader *r, const UsageFacts *fa
         if (!worked)
                 return;
 
-        if (!r || !r->has_input) {
+        ret->input_unsaid = !r || !r->has_input;
+        ret->output_unsaid = !r || !r->has_output;
+        if (ret->input_unsaid) {
                 ret->input_tokens = usage_estimate(provider, facts->prompt_bytes);
                 ret->estimated = true;
         }

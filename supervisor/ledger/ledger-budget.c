@@ -376,6 +376,16 @@ int ledger_unreserve(Ledger *l, const char *run, const char *call) {
         return r < 0 ? r : 0;
 }
 
+int ledger_count_calls(Ledger *l, const char *run, int64_t *ret) {
+        LedgerAmount spent;
+        int r;
+
+        r = read_spent(l, "run", run, &spent);
+        if (r >= 0)
+                *ret = spent.requests;
+        return r < 0 ? r : 0;
+}
+
 int ledger_budget_say(Ledger *l, const char *key) {
         int r;
 

@@ -61,6 +61,9 @@ int ledger_budget_close(Ledger *l, const char *run);
 /* The same for every run whose lease is gone. */
 int ledger_budget_close_stray(Ledger *l);
 
+/* How many model calls of the run are on record. */
+int ledger_count_calls(Ledger *l, const char *run, int64_t *ret);
+
 /* Once for each key: 0; LEDGER_E_DUPLICATE from then on. */
 int ledger_budget_say(Ledger *l, const char *key);
 

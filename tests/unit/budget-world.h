@@ -10,13 +10,14 @@ static struct Anchord {
         bool capped, silent, lower;
         int64_t summary, room_tokens; /* room -1: no cap on tokens */
         unsigned n_reserved, n_refused, n_taken, n_unreserved, n_over, n_terms;
-        json_int_t last_output;
+        json_int_t last_output, calls; /* the latter: made before */
         char over[256];
 } anchord;
 
 static inline int on_get_budget(IpcCall *call, json_t *params, void *userdata) {
         anchord.n_terms++;
-        return ipc_call_reply(call, json_pack("{s:b, s:I}", "capped", (int) anchord.capped, "summary_tokens", (json_int_t) anchord.summary));
+        return ipc_call_reply(call, json_pack("{s:b, s:I, s:I}", "capped", (int) anchord.capped, "summary_tokens", (json_int_t) anchord.summary, "calls",
+                                              anchord.calls));
 }
 
 static inline int on_reserve(IpcCall *call, json_t *params, void *userdata) {

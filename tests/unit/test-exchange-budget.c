@@ -15,7 +15,14 @@
 
 static char body[4096];
 
+static const char *says; /* in place of what it uses; "": nothing, and it closes */
+
 static bool origin_answer(World *w, SSL *ssl, ssize_t length) {
+        _cleanup_free_ char *text = says && *says ? text_format("HTTP/1.1 %s\r\nContent-Type: application/json\r\nContent-Length: %zu\r\n\r\n%s",
+                                                                says[0] == '!' ? "500 No" : "200 OK", strlen(says), says) : NULL;
+
+        if (says)
+                return text ? origin_send(ssl, text) : false;
         (void) snprintf(body, sizeof(body), "%.*s", (int) length, w->seen + strlen(w->seen) + 2);
         return origin_send(ssl, "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 60\r\n\r\n"
                                 "{\"model\":\"m\", \"usage\":{\"input_tokens\":3, \"output_tokens\":4}}");
@@ -25,6 +32,7 @@ static int begin(void **state) {
         World *w;
 
         body[0] = 0;
+        says = NULL;
         if (set_up(state) != 0)
                 return -1;
         w = *state;
@@ -134,6 +142,52 @@ static void test_granted(void **state) {
         play(w, client_of_chunks);
         assert_string_equal(body, BODY);
         assert_int_equal(anchord.n_reserved, 2);
+}
+
+static json_int_t used(const World *w, const char *key) {
+        return json_integer_value(json_object_get(w->usage, key));
+}
+
+/* What an answer does not say counts as reserved, and is marked; what it says counts as said. Without a budget there is nothing to settle by. */
+static void test_unsaid(void **state) {
+        static const struct {
+                const char *says;
+                json_int_t input, output, cost;
+                bool estimated;
+        } cases[] = {
+                { "{\"usage\":{\"input_tokens\":3,\"output_tokens\":4}}", 3, 4, 11, false },
+                { "{\"usage\":{\"input_tokens\":3,\"output_tokens\":0}}", 3, 0, 3, false },
+                { "{\"usage\":{\"input_tokens\":3}}", 3, 100, 203, true },
+                { "{\"usage\":{\"output_tokens\":4}}", 24, 4, 32, true },
+                { "{\"text\":{\"a\":\"short\"}}", 24, 100, 224, true },
+                { "", 24, 100, 224, true },
+                { "!{\"error\":{\"a\":\"too many\"}}", 0, 0, 0, false },
+        };
+        World *w = *state;
+
+        for (int capped = 1; capped >= 0; capped--)
+                for (size_t i = 0; i < ELEMENTSOF(cases); i++) {
+                        bool said = !cases[i].estimated;
+
+                        says = cases[i].says;
+                        play(w, client_of_call);
+                        assert_non_null(strstr(answer, *says == '!' ? "HTTP/1.1 500 " : *says ? "HTTP/1.1 200 " : "HTTP/1.1 502 "));
+                        assert_int_equal(json_is_true(json_object_get(w->usage, "estimated")), !said);
+                        if (capped || said) {
+                                assert_int_equal(used(w, "input_tokens"), cases[i].input);
+                                assert_int_equal(used(w, "output_tokens"), cases[i].output);
+                                assert_int_equal(used(w, "cost_microusd"), cases[i].cost);
+                        } else
+                                assert_true(used(w, "output_tokens") < 20 && used(w, "input_tokens") <= 12);
+                        if (i + 1 == ELEMENTSOF(cases) && capped) {
+                                w->context.budget = budget_free(w->context.budget);
+                                anchord.capped = false;
+                                anchord.n_terms = 0;
+                                assert_int_equal(budget_new(&w->context.budget, w->event, RUN_API_SOCKET), 0);
+                                learn_terms(w);
+                        }
+                }
+        assert_int_equal(anchord.n_unreserved, 0); /* the report ends each */
 }
 
 static void test_not_capped(void **state) {
@@ -278,6 +332,20 @@ static void test_too_many(void **state) {
         assert_int_equal(anchord.n_reserved, 2);
 }
 
+/* The bound is the run's, whatever became of the process before. */
+static void test_too_many_of_earlier_lives(void **state) {
+        World *w = *state;
+
+        anchord.calls = USAGE_CALLS_MAX - 1;
+        learn_terms(w);
+        play(w, client_of_call);
+        assert_non_null(strstr(answer, "HTTP/1.1 200 "));
+        play(w, client_of_call);
+        assert_non_null(strstr(answer, "HTTP/1.1 403 "));
+        assert_non_null(strstr(answer, "record-budget"));
+        assert_int_equal(anchord.n_reserved, 1);
+}
+
 static void test_detached(void **state) {
         World *w = *state;
 
@@ -329,8 +397,8 @@ static void test_origin_is_not_there(void **state) {
 
 int main(void) {
         const struct CMUnitTest tests[] = {
-                TEST(test_granted), TEST(test_not_capped), TEST(test_refused), TEST(test_said_twice), TEST(test_made_smaller), TEST(test_last_call),
-                TEST(test_what_cannot_be_counted), TEST(test_too_many), TEST(test_detached), TEST(test_nobody_answers), TEST(test_origin_is_not_there),
+                TEST(test_granted), TEST(test_unsaid), TEST(test_not_capped), TEST(test_refused), TEST(test_said_twice), TEST(test_made_smaller), TEST(test_last_call),
+                TEST(test_what_cannot_be_counted), TEST(test_too_many), TEST(test_too_many_of_earlier_lives), TEST(test_detached), TEST(test_nobody_answers), TEST(test_origin_is_not_there),
         };
 
         return cmocka_run_group_tests(tests, enter_own_world, NULL);

@@ -65,6 +65,7 @@ static void test_caps_and_events(void **state) {
         (void) await_active(w, item, "work");
         RUN(w, "GetBudget", NULL);
         assert_true(json_is_true(json_object_get(w->answer, "capped")));
+        assert_int_equal(json_integer_value(json_object_get(w->answer, "calls")), 0);
         reserve(w, "c1", 500, false);
         assert_true(granted(w));
         UNTIL(w->event, outbox_is_empty(w->m));
@@ -76,6 +77,8 @@ static void test_caps_and_events(void **state) {
         assert_true(json_is_true(json_object_get(w->answer, "lower")));
         assert_true(answer_has(w, "over budget: the run's cap of 0.0010 USD"));
         report(w, "c1", 100);
+        RUN(w, "GetBudget", NULL); /* as an inject that was started anew asks */
+        assert_int_equal(json_integer_value(json_object_get(w->answer, "calls")), 1);
         reserve(w, "c2", 600, false);
         assert_true(granted(w));
         RUN(w, "Unreserve", json_pack("{s:s}", "call", "c2"));
