@@ -85,6 +85,7 @@ struct Manager {
         OpenLog *logs;
         StopAll *stop_alls;
         Revocation *revocation;
+        uint64_t revocation_start_usec; /* so long systemd may take to start its unit */
 
         sd_event_source *schedule;     /* one look at the queue, soon or at a time */
         sd_event_source *pump;         /* followers */

@@ -8,10 +8,10 @@
  *
  *   ASKING       secretd says which run
  *   REGISTERING  egressd knows it
- *   STARTING     systemd starts the unit
+ *   STARTING     systemd starts the unit, for half a minute
  *   RUNNING      until the unit has ended, for half a minute
  *   CLEANING     until nothing of the run is left
- *   RELEASING    egressd forgets it
+ *   RELEASING    egressd forgets it; until it has said so
  *
  * Nothing of it is in the ledger. At a crash the next life stops the unit as a stray, and begins again; the run's name is in a file until it is
  * released, so that egressd does not keep it for ever.
@@ -28,7 +28,9 @@
 #include "util/log.h"
 
 #define ANSWER_USEC (15 * USEC_PER_SEC)
+#define START_USEC (30 * USEC_PER_SEC)
 #define RUNNING_USEC (30 * USEC_PER_SEC)
+#define AGAIN_USEC (2 * USEC_PER_SEC)
 #define CLEANING_USEC (10 * USEC_PER_SEC)
 #define LOOK_USEC (200 * 1000)
 
@@ -38,7 +40,7 @@ struct Revocation {
         Manager *manager; /* borrowed */
         RevocationState state;
         char run[ID_LENGTH + 1], last[ID_LENGTH + 1]; /* under way; the one before it in this round, "": none */
-        uint64_t since;   /* CLOCK_MONOTONIC; of RUNNING and CLEANING */
+        uint64_t since;   /* CLOCK_MONOTONIC; of STARTING, RUNNING and CLEANING */
         bool listing;
         sd_event_source *timer; /* owned */
 };
@@ -59,17 +61,33 @@ static void unit_of(const Revocation *v, const char *format, char ret[static 64]
 
 /* ---- RELEASING ---- */
 
+static int revocation_on_again(sd_event_source *source, uint64_t usec, void *userdata) {
+        release(userdata);
+        return 0;
+}
+
+/* Its name stays in the file, and no other run takes its place, until egressd knows it no more. */
+static void release_again(Revocation *v) {
+        int r;
+
+        v->timer = sd_event_source_disable_unref(v->timer);
+        r = sd_event_add_time_relative(v->manager->event, &v->timer, CLOCK_MONOTONIC, AGAIN_USEC, 0, revocation_on_again, v);
+        if (r < 0)
+                (void) manager_fatal(v->manager, r, "release a run after its tokens");
+}
+
 static void on_released(IpcClient *c, const char *error, json_t *params, bool more, void *userdata) {
         Revocation *v = userdata;
 
-        if (error)
+        if (error) {
                 log_warning("run %s: egressd did not release it after its tokens: %s", v->run, error);
-        else
-                (void) unlink(REVOKING_PATH);
+                release_again(v);
+                return;
+        }
+        (void) unlink(REVOKING_PATH);
         memcpy(v->last, v->run, sizeof(v->last));
         v->state = REVOKE_IDLE;
-        if (!error)
-                revocations_kick(v->manager);
+        revocations_kick(v->manager);
 }
 
 static void release(Revocation *v) {
@@ -77,7 +95,7 @@ static void release(Revocation *v) {
         v->state = REVOKE_RELEASING;
         if (ipc_client_call_async(v->manager->egress, "io.anchorhold.Egress.Release", json_pack("{s:s}", "run", v->run), NULL, 0, false, ANSWER_USEC,
                                   on_released, v) < 0)
-                v->state = REVOKE_IDLE;
+                release_again(v);
 }
 
 /* ---- RUNNING, CLEANING: what of the run is there? ---- */
@@ -114,6 +132,15 @@ static int revocation_on_look(sd_event_source *source, uint64_t usec, void *user
 
         (void) sd_event_source_set_time_relative(source, LOOK_USEC);
         (void) sd_event_source_set_enabled(source, SD_EVENT_ONESHOT);
+        if (v->state == REVOKE_STARTING) {
+                if (passed > v->manager->revocation_start_usec) {
+                        log_warning("run %s: anchor-inject@ does not start for its tokens within half a minute", v->run);
+                        units_forget(v->manager->units, v); /* whatever comes of it is not about what follows */
+                        v->listing = false;
+                        clean(v);
+                }
+                return 0;
+        }
         if (v->state == REVOKE_RUNNING && passed > RUNNING_USEC) {
                 log_warning("run %s: its tokens are not all revoked within half a minute", v->run);
                 clean(v);
@@ -176,7 +203,7 @@ static void on_registered(IpcClient *c, const char *error, json_t *params, bool 
                 release(v);
                 return;
         }
-        v->state = REVOKE_STARTING;
+        look_from_now(v, REVOKE_STARTING);
         unit_of(v, "anchor-inject@%s.service", unit);
         if (units_start(v->manager->units, unit, on_started, v) < 0)
                 release(v);
@@ -242,6 +269,7 @@ int revocations_start(Manager *m) {
         if (!m->revocation)
                 return -ENOMEM;
         *m->revocation = (Revocation) { .manager = m };
+        m->revocation_start_usec = START_USEC;
         if (io_read_file(AT_FDCWD, REVOKING_PATH, 64, &left, &size) < 0 || !text_is_id('r', left))
                 return 0;
         if (flow_find_run(m, left)) {

@@ -43,7 +43,8 @@ typedef struct Piece {
 
 /* ---- PEM ---- */
 
-/* Calls back with each object of a PEM text, as its text; -EINVAL if there is anything else in it. */
+/* Calls back with each object of a PEM text, decoded. Text between objects is passed over, as every reader of PEM does; -EINVAL for an object that is damaged, which
+ * *ret_n counts as well. */
 static int each_pem(const char *data, size_t size, int (*handler)(const char *name, const unsigned char *der, long n, unsigned index, void *userdata),
                     void *userdata, unsigned *ret_n) {
         BIO *bio = BIO_new_mem_buf(data, (int) size);

@@ -190,50 +190,56 @@ static bool read_operand(const uint8_t **at, const uint8_t *end, unsigned flags,
         return true;
 }
 
-/* The text that a delta makes of its base; NULL: it is malformed, or too large (or there is no memory). */
-static uint8_t *apply_delta(const Commit *base, const uint8_t *delta, size_t delta_size, size_t *ret_size) {
+/* The text that a delta makes of its base, the caller's. -EBADMSG: it is none for that base; -EFBIG: it is too large to be a commit that is kept. */
+static int apply_delta(const Commit *base, const uint8_t *delta, size_t delta_size, uint8_t **ret, size_t *ret_size) {
         const uint8_t *at = delta, *end = delta + delta_size;
         uint64_t from, to, done = 0;
         _cleanup_free_ uint8_t *text = NULL;
 
-        if (!read_delta_size(&at, end, &from) || !read_delta_size(&at, end, &to) || from != base->size || to > GIT_COMMIT_MAX)
-                return NULL;
+        if (!read_delta_size(&at, end, &from) || !read_delta_size(&at, end, &to) || from != base->size)
+                return -EBADMSG;
+        if (to > GIT_COMMIT_MAX)
+                return -EFBIG;
         text = malloc(to + 1);
-        while (text && at < end) {
+        if (!text)
+                return -ENOMEM;
+        while (at < end) {
                 unsigned op = *at++;
                 uint32_t offset, n = op;
                 const uint8_t *source;
 
                 if (op & 0x80) {
                         if (!read_operand(&at, end, op & 0xf, 4, &offset) || !read_operand(&at, end, op >> 4 & 7, 3, &n))
-                                return NULL;
+                                return -EBADMSG;
                         n = n ?: 0x10000;
                         if (offset > base->size || n > base->size - offset)
-                                return NULL;
+                                return -EBADMSG;
                         source = base->text + offset;
                 } else {
                         if (n == 0 || n > (size_t) (end - at))
-                                return NULL;
+                                return -EBADMSG;
                         source = at;
                         at += n;
                 }
                 if (n > to - done)
-                        return NULL;
+                        return -EBADMSG;
                 memcpy(text + done, source, n);
                 done += n;
         }
-        if (!text || done != to)
-                return NULL;
+        if (done != to)
+                return -EBADMSG;
         *ret_size = to;
-        return TAKE_PTR(text);
+        *ret = TAKE_PTR(text);
+        return 0;
 }
 
 /* ---- objects ---- */
 
-/* The object at hand is whole. False: it ends here. */
+/* The object at hand is whole. False: it ends here, as with anything else that is no pack. */
 static bool take_object(GitPack *p) {
         size_t size = buffer_size(&p->body);
         uint8_t *text = NULL;
+        int r = 0;
 
         if (p->kept && p->type == TYPE_COMMIT) {
                 text = malloc(size + 1);
@@ -241,8 +247,10 @@ static bool take_object(GitPack *p) {
                         return false;
                 memcpy(text, buffer_data(&p->body), size);
         } else if (p->kept)
-                text = apply_delta(p->base, buffer_data(&p->body), size, &size);
+                r = apply_delta(p->base, buffer_data(&p->body), size, &text, &size);
         buffer_clear(&p->body);
+        if (r < 0 && r != -EFBIG)
+                return false;
 
         if (text && keep_commit(p, text, size) < 0)
                 return false;

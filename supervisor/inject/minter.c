@@ -55,8 +55,8 @@ struct Mint {
         bool looked_up, is_lookup; /* the question under way */
         uint64_t installation;
         Secret *token;            /* owned; not kept yet */
-        bool wider;               /* and must not be used */
-        char wider_in[TOKEN_ANSWER_REASON_SIZE];
+        int unusable;             /* TOKEN_ANSWER_E_…: it is put on the list to be revoked, and must not be used; 0: it may be */
+        char why_unusable[TOKEN_ANSWER_REASON_SIZE];
         uint64_t expires_usec;
         unsigned n_again;
         sd_event_source *again, *renew; /* owned */
@@ -113,7 +113,8 @@ static void end(Mint *m) {
         m->under_way = false;
         m->call = origin_call_free(m->call);
         m->token = secret_free(m->token);
-        m->looked_up = m->wider = false;
+        m->looked_up = false;
+        m->unusable = 0;
         m->installation = 0;
         m->n_again = 0;
 }
@@ -169,8 +170,12 @@ static void mint_on_kept(IpcClient *client, const char *error, json_t *params, b
                 fail(m, "not-kept", 0, "the token could not be put on the list of what is to be revoked", reason_of(error, params));
                 return;
         }
-        if (m->wider) {
-                fail(m, "wider", 201, "the token is for more than was asked", m->wider_in);
+        if (m->unusable == TOKEN_ANSWER_E_WIDER) {
+                fail(m, "wider", 201, "the token is for more than was asked", m->why_unusable);
+                return;
+        }
+        if (m->unusable) {
+                fail(m, "malformed", 201, m->why_unusable, NULL);
                 return;
         }
         m->source->expires_usec = m->expires_usec;
@@ -198,7 +203,8 @@ static void keep(Mint *m) {
         }
         if (r >= 0)
                 r = ipc_client_call_async(m->minter->s.secretd, "io.anchorhold.Secret.Minted",
-                                          json_pack("{s:s, s:I}", "credential", m->source->name, "expires_usec", (json_int_t) m->expires_usec),
+                                          json_pack("{s:s, s:I, s:b}", "credential", m->source->name, "expires_usec", (json_int_t) m->expires_usec,
+                                                    "unusable", (int) (m->unusable > 0)),
                                           &from, 1, false, SECRETD_USEC, mint_on_kept, m);
         if (r < 0)
                 fail(m, "not-kept", 0, "the token could not be put on the list of what is to be revoked", strerror(-r));
@@ -232,9 +238,9 @@ static void take_answer(Mint *m, unsigned status, Buffer *body) {
                 fail(m, "malformed", status, r == -EBADMSG ? why : strerror(-r), NULL);
                 return;
         }
-        m->wider = r == TOKEN_ANSWER_E_WIDER;
-        if (m->wider) /* on the list all the same: so it is revoked */
-                (void) snprintf(m->wider_in, sizeof(m->wider_in), "%s", why);
+        m->unusable = r;
+        if (m->unusable) /* on the list all the same: so it is revoked */
+                (void) snprintf(m->why_unusable, sizeof(m->why_unusable), "%s", why);
         keep(m);
 }
 

@@ -139,7 +139,11 @@ static int read_encoded(Request *q, const uint8_t *data, size_t size, bool last,
         if (gunzip_finish(g->gunzip) < 0)
                 return refuse_encoded(q, ret);
         r = read_fetch(g, NULL, 0, true);
-        return r != 0 ? r : request_feed_body(q, NULL, 0, true, searched, ret);
+        if (r == 0)
+                r = request_feed_body(q, NULL, 0, true, searched, ret);
+        buffer_clear(searched);
+        /* and what leaves is what came: the names and comments that gzip has beside its content, and what is stored in it as it is */
+        return r != 0 ? r : request_feed_body(q, buffer_data(&q->held), buffer_size(&q->held), true, searched, ret);
 }
 
 /* Servers of LFS are written in languages whose JSON readers know no case. */

@@ -102,10 +102,14 @@ int token_answer_read(char *data, size_t size, const json_t *permissions, const 
         if (r < 0)
                 return r;
         if (json_parse(data, size, &answer, NULL) < 0 || !json_is_object(answer))
-                return refuse(ret_reason, "the answer is no JSON object");
-        r = read_expiry(json_string_value(json_object_get(answer, "expires_at")), now_usec, ret_expires_usec, ret_reason);
-        if (r < 0)
-                return r;
+                r = refuse(ret_reason, "the answer is no JSON object");
+        else
+                r = read_expiry(json_string_value(json_object_get(answer, "expires_at")), now_usec, ret_expires_usec, ret_reason);
+        if (r < 0) {
+                *ret_expires_usec = now_usec + DAY_USEC;
+                *ret = TAKE_PTR(token);
+                return TOKEN_ANSWER_E_UNCLEAR;
+        }
         wider = find_wider(answer, permissions, repository);
         if (wider) {
                 safe = text_escape(wider, strnlen(wider, 100), false);

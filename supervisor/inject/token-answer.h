@@ -13,12 +13,14 @@
 enum {
         TOKEN_ANSWER_REASON_SIZE = 256,
         _TOKEN_ANSWER_E_SUCCESS = 0,
-        TOKEN_ANSWER_E_WIDER, /* it is a token, but for more than was asked: it must not be used */
+        TOKEN_ANSWER_E_WIDER,   /* it is a token, but for more than was asked: it must not be used */
+        TOKEN_ANSWER_E_UNCLEAR, /* it is a token, but the rest of the answer cannot be read: nor must this one */
 };
 
 /*
  * The answer with status 201: the token, and when it expires (CLOCK_REALTIME). data is changed. `permissions` is what was asked, `repository` OWNER/NAME. -EBADMSG, and
- * ret_reason says why: it is no such answer, or the time is not within a day from now. Of TOKEN_ANSWER_E_WIDER ret_reason says in what.
+ * ret_reason says why: there is no token in it. Of TOKEN_ANSWER_E_WIDER ret_reason says in what, of TOKEN_ANSWER_E_UNCLEAR why; the latter may be good for a day, which is what
+ * *ret_expires_usec then says.
  */
 int token_answer_read(char *data, size_t size, const json_t *permissions, const char *repository, uint64_t now_usec, Secret **ret, uint64_t *ret_expires_usec,
                       char ret_reason[static TOKEN_ANSWER_REASON_SIZE]);

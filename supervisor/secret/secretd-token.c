@@ -5,10 +5,11 @@
  * the API and never sees the key. So it goes to and fro:
  *
  *   inject   Mint         what to ask the API for, and a proof (a JWT, two minutes) that goes with the question
- *   inject   Minted       the token and when it expires: on the list, on disk, on record; only then the answer, and only then it is used
+ *   inject   Minted       the token and when it expires: on the list, on disk, on record; only then the answer, and only then it is used, by whomever.
+ *                         Also one that is not to be used, so that it is revoked
  *   anchord  Outstanding  which runs that are over have tokens on the list: it has an inject started for each
  *   inject   Revoke       of such a run: the next token, and where to bring it back
- *   inject   Revoked      off the list
+ *   inject   Revoked      on record, then off the list: at a crash in between it is revoked once more
  *
  * A run's tokens are due once it is not registered: it was released, or the host was rebooted. What has expired leaves the list by itself.
  */
@@ -126,10 +127,12 @@ int secretd_on_mint(IpcCall *call, json_t *params, void *userdata) {
         return ipc_call_reply(call, reply);
 }
 
-/* ---- Minted, Revoked: a change of the list, its record, the answer ---- */
+/* ---- Minted, Revoked: the record, what follows from it in the list, the answer ---- */
 
 typedef struct TokenCall {
-        IpcCall *call; /* ref */
+        Secretd *secretd; /* borrowed; its audit client, which calls back, goes before it */
+        IpcCall *call;    /* ref */
+        int (*then)(TokenList *l, const char *id); /* with the list, once it is on record */
         char token[ID_LENGTH + 1];
 } TokenCall;
 
@@ -138,13 +141,17 @@ static void on_recorded(int r, void *userdata) {
 
         if (r < 0)
                 (void) ipc_call_refuse(t->call, "Unavailable", "the audit log did not take the record: %s", strerror(-r));
-        else
+        else if ((r = t->then(t->secretd->tokens, t->token)) < 0) {
+                log_error_errno(r, "token %s is on record, but the list cannot be changed", t->token);
+                (void) ipc_call_refuse(t->call, "Unavailable", "the list of tokens cannot be changed: %s", strerror(-r));
+        } else
                 (void) ipc_call_reply(t->call, json_pack("{s:s}", "token", t->token));
         ipc_call_unref(t->call);
         free(t);
 }
 
-static int record_and_answer(Secretd *d, IpcCall *call, const char *event, const char *run, const char *item, const char *id, json_t *data) {
+static int record_and_answer(Secretd *d, IpcCall *call, const char *event, const char *run, const char *item, const char *id, json_t *data,
+                             int (*then)(TokenList *l, const char *id)) {
         TokenCall *t = malloc(sizeof(*t));
         int r;
 
@@ -153,7 +160,7 @@ static int record_and_answer(Secretd *d, IpcCall *call, const char *event, const
                 json_unref(data);
                 return -ENOMEM;
         }
-        *t = (TokenCall) { .call = ipc_call_ref(call) };
+        *t = (TokenCall) { .secretd = d, .call = ipc_call_ref(call), .then = then };
         (void) snprintf(t->token, sizeof(t->token), "%s", id);
         r = audit_append(d->audit, event, run, item, NULL, data, on_recorded, t);
         if (r < 0) {
@@ -186,8 +193,9 @@ static const Token *find_same(const Secretd *d, const char *run, const Secret *s
 }
 
 int secretd_on_minted(IpcCall *call, json_t *params, void *userdata) {
-        static const char *const known[] = { "credential", "expires_usec", NULL };
+        static const char *const known[] = { "credential", "expires_usec", "unusable", NULL };
         _cleanup_(json_reader_done) JsonReader reader = {};
+        bool unusable = false;
         uint64_t expires = 0, now = time_realtime();
         _cleanup_(secret_freep) Secret *secret = NULL;
         _cleanup_(token_freep) Token *t = NULL;
@@ -204,6 +212,7 @@ int secretd_on_minted(IpcCall *call, json_t *params, void *userdata) {
         json_check_keys(&reader, params, "", known);
         json_read_string(&reader, params, "", "credential", JSON_F_REQUIRED, &name);
         json_read_uint(&reader, params, "", "expires_usec", JSON_F_REQUIRED, now, now + LIFE_MAX_USEC, &expires);
+        json_read_bool(&reader, params, "", "unusable", JSON_F_NULLABLE, &unusable);
         if (reader.failed)
                 return ipc_call_refuse(call, "BadInput", "%s: %s", reader.pointer, reader.reason);
         r = find_app(d, call, name, &s, &app);
@@ -221,6 +230,7 @@ int secretd_on_minted(IpcCall *call, json_t *params, void *userdata) {
         if (same) /* told again, by an inject that did not get the answer */
                 memcpy(t->id, same->id, sizeof(t->id));
         t->secret = TAKE_PTR(secret);
+        t->unusable = unusable;
         text_time(expires, until);
         data = json_pack("{s:s, s:s, s:s, s:O, s:s}", "credential", name, "token", t->id, "repository", s->repository, "permissions", app.permissions,
                          "expires", until);
@@ -233,7 +243,7 @@ int secretd_on_minted(IpcCall *call, json_t *params, void *userdata) {
         }
         if (!same)
                 TAKE_PTR(t);
-        return record_and_answer(d, call, "token.minted", s->run, s->item, id, data);
+        return record_and_answer(d, call, "token.minted", s->run, s->item, id, data, token_list_set_recorded);
 }
 
 /* ---- after the run ---- */
@@ -312,7 +322,6 @@ int secretd_on_revoked(IpcCall *call, json_t *params, void *userdata) {
         Secretd *d = userdata;
         const Token *t;
         json_t *data;
-        int r;
 
         if (!text_is_id('t', id) || !json_is_integer(status))
                 return ipc_call_refuse(call, "BadInput", "/token, /status: which one, and what the API said");
@@ -325,12 +334,7 @@ int secretd_on_revoked(IpcCall *call, json_t *params, void *userdata) {
         memcpy(run, t->run, sizeof(run));
         memcpy(item, t->item, sizeof(item));
         data = json_pack("{s:s, s:s, s:O}", "credential", t->credential, "token", t->id, "status", status);
-        r = token_list_remove(d->tokens, id);
-        if (r < 0) {
-                json_unref(data);
-                return log_error_errno(r, "token %s was revoked, and stays on the list", id);
-        }
-        return record_and_answer(d, call, "token.revoked", run, item, id, data);
+        return record_and_answer(d, call, "token.revoked", run, item, t->id, data, token_list_remove);
 }
 
 /* ---- what is over ---- */

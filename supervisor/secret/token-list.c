@@ -30,6 +30,9 @@
 #define KEY_FILE "tokens.key"
 #define PURPOSE "anchorhold: the list of tokens"
 
+#define ASIDE ".unreadable"
+#define ASIDE_SEC (7 * 24 * 3600) /* longer than any token lives */
+
 enum { FILE_MAX = 64 * 1024, KEY_NAME_SIZE = 80 };
 
 struct TokenList {
@@ -106,6 +109,8 @@ static int parse(const char *id, const char *data, size_t size, Token **ret) {
         if (r < 0)
                 return r == -ENOMEM ? r : -EBADMSG;
         memcpy(t->id, id, sizeof(t->id));
+        t->unusable = json_is_true(json_object_get(head, "unusable"));
+        t->recorded = !json_is_false(json_object_get(head, "recorded")); /* older files do not say so, and were */
         newline++;
         r = secret_new(&t->secret, newline, size - (size_t) (newline - data));
         if (r < 0)
@@ -120,8 +125,9 @@ static int format(const Token *t, char **ret, size_t *ret_size) {
         SecretView v = secret_view(t->secret);
         char *data, *p;
 
-        head = json_pack("{s:s, s:s, s:s, s:s, s:s, s:i, s:s, s:I}", "run", t->run, "item", t->item, "workflow", t->workflow, "credential",
-                         t->credential, "host", t->host, "port", (int) t->port, "target", t->target, "expires_usec", (json_int_t) t->expires_usec);
+        head = json_pack("{s:s, s:s, s:s, s:s, s:s, s:i, s:s, s:I, s:b, s:b}", "run", t->run, "item", t->item, "workflow", t->workflow, "credential",
+                         t->credential, "host", t->host, "port", (int) t->port, "target", t->target, "expires_usec", (json_int_t) t->expires_usec,
+                         "unusable", (int) t->unusable, "recorded", (int) t->recorded);
         text = head ? json_canonical(head) : NULL;
         data = text ? malloc(strlen(text) + 1 + v.size) : NULL;
         if (!data)
@@ -239,6 +245,28 @@ static int load_one(TokenList *l, const char *id) {
         return r;
 }
 
+/* The seal is broken, or of another key, or what is in it is no token: nobody here can revoke it, but whoever looks into it has it. */
+static void put_aside(TokenList *l, const char *id) {
+        char name[ID_LENGTH + sizeof(ASIDE)];
+
+        (void) snprintf(name, sizeof(name), "%s" ASIDE, id);
+        if (renameat(l->fd, id, l->fd, name) < 0)
+                log_warning_errno(-errno, "token %s cannot be put aside", id);
+}
+
+static bool is_aside(const char *name) {
+        size_t n = strlen(name);
+
+        return n == ID_LENGTH + strlen(ASIDE) && name[0] == 't' && strcmp(name + ID_LENGTH, ASIDE) == 0;
+}
+
+static void drop_old(TokenList *l, const char *name) {
+        struct stat st;
+
+        if (fstatat(l->fd, name, &st, AT_SYMLINK_NOFOLLOW) >= 0 && st.st_mtim.tv_sec < (time_t) (time_realtime() / 1000000) - ASIDE_SEC)
+                (void) unlinkat(l->fd, name, 0);
+}
+
 static int load_all(TokenList *l, size_t *ret_lost) {
         _cleanup_dir_ DIR *dir = NULL;
         struct dirent *e;
@@ -254,16 +282,19 @@ static int load_all(TokenList *l, size_t *ret_lost) {
                 return r;
         }
         while ((errno = 0, e = readdir(dir))) {
+                if (is_aside(e->d_name))
+                        drop_old(l, e->d_name);
                 if (!text_is_id('t', e->d_name))
                         continue;
                 r = l->n_tokens < TOKENS_MAX ? load_one(l, e->d_name) : -ENOBUFS;
                 if (r == -ENOMEM)
                         return r;
-                if (r < 0) {
-                        log_warning_errno(r, "token %s cannot be read back: it is not revoked, and expires by itself", e->d_name);
-                        (void) unlinkat(l->fd, e->d_name, 0);
+                if (r == -EBADMSG) {
+                        log_warning("token %s cannot be opened: it is not revoked, and expires by itself; its file is kept as %s" ASIDE, e->d_name, e->d_name);
+                        put_aside(l, e->d_name);
                         (*ret_lost)++;
-                }
+                } else if (r < 0)
+                        log_warning_errno(r, "token %s cannot be read now: it stays on the list, and is revoked after the next start of this unit", e->d_name);
         }
         return -errno;
 }
@@ -302,24 +333,44 @@ TokenList *token_list_free(TokenList *l) {
         return NULL;
 }
 
-int token_list_add(TokenList *l, Token *t) {
+static int save(TokenList *l, const Token *t) {
         _cleanup_free_ void *sealed = NULL;
         size_t size, sealed_size;
         char *data;
         int r;
 
-        if (l->n_tokens == TOKENS_MAX)
-                return -ENOBUFS;
         r = format(t, &data, &size);
         if (r < 0)
                 return r;
         r = seal_close(l->key, t->id, data, size, &sealed, &sealed_size);
         secret_erase(data, size);
-        if (r >= 0)
-                r = io_write_file_atomic(l->fd, t->id, sealed, sealed_size, 0600);
+        return r < 0 ? r : io_write_file_atomic(l->fd, t->id, sealed, sealed_size, 0600);
+}
+
+int token_list_add(TokenList *l, Token *t) {
+        int r;
+
+        if (l->n_tokens == TOKENS_MAX)
+                return -ENOBUFS;
+        r = save(l, t);
         if (r >= 0)
                 l->tokens[l->n_tokens++] = t;
         return r;
+}
+
+int token_list_set_recorded(TokenList *l, const char *id) {
+        for (size_t i = 0; i < l->n_tokens; i++) {
+                Token *t = l->tokens[i];
+                int r;
+
+                if (strcmp(t->id, id) != 0 || t->recorded)
+                        continue;
+                t->recorded = true;
+                r = save(l, t);
+                t->recorded = r >= 0;
+                return r;
+        }
+        return 0;
 }
 
 int token_list_remove(TokenList *l, const char *id) {
@@ -358,7 +409,7 @@ const Token *token_list_newest(const TokenList *l, const char *run, const char *
         for (size_t i = 0; i < l->n_tokens; i++) {
                 const Token *t = l->tokens[i];
 
-                if (strcmp(t->run, run) == 0 && strcmp(t->credential, credential) == 0 && t->expires_usec > now_usec &&
+                if (strcmp(t->run, run) == 0 && strcmp(t->credential, credential) == 0 && t->expires_usec > now_usec && t->recorded && !t->unusable &&
                     (!best || t->expires_usec > best->expires_usec))
                         best = t;
         }

@@ -17,6 +17,8 @@ typedef struct Token {
         char *host, *target;         /* owned; where it is revoked, by DELETE */
         uint16_t port;
         uint64_t expires_usec;       /* CLOCK_REALTIME */
+        bool unusable;               /* it is here to be revoked, and for nothing else */
+        bool recorded;               /* the audit log has it: before that nobody gets it */
         Secret *secret;              /* owned */
 } Token;
 
@@ -30,7 +32,8 @@ enum { TOKENS_MAX = 1024 };
 
 /*
  * Reads what earlier lives left below state_dir. The list's key is random; key_dir (which does not survive a reboot) has it as it is, and
- * state_dir sealed for each credential of the store that is the key of an app: so it comes back after a reboot with any of them. What cannot be opened is removed; *ret_lost is how much that was.
+ * state_dir sealed for each credential of the store that is the key of an app: so it comes back after a reboot with any of them. What is there but cannot be opened is kept aside, as ID.unreadable, for a week; *ret_lost is how much that was. What
+ * cannot be read for another reason stays where it is, for the next life.
  */
 int token_list_new(TokenList **ret, const char *state_dir, const char *key_dir, const CredentialStore *store, size_t *ret_lost);
 TokenList *token_list_free(TokenList *l);
@@ -38,6 +41,8 @@ DEFINE_CLEANUP(TokenList *, token_list_free)
 
 /* On disk before it returns; takes the token over on success. -ENOBUFS: the list is full. */
 int token_list_add(TokenList *l, Token *t);
+/* The audit log has it: on disk before it returns. 0 also if it is not there. */
+int token_list_set_recorded(TokenList *l, const char *id);
 /* 0 also if it is not there. */
 int token_list_remove(TokenList *l, const char *id);
 
@@ -46,5 +51,5 @@ size_t token_list_size(const TokenList *l);
 const Token *token_list_get(const TokenList *l, size_t i);
 /* Borrowed, or NULL. */
 const Token *token_list_find(const TokenList *l, const char *id);
-/* The one of that run and credential that lasts longest, if it still does; borrowed, or NULL. */
+/* The one of that run and credential that lasts longest, if it still does, of those that may be used; borrowed, or NULL. */
 const Token *token_list_newest(const TokenList *l, const char *run, const char *credential, uint64_t now_usec);

@@ -75,6 +75,21 @@ def test_item_ends_over_budget(host, raced):
     assert "of $0.10" in host.anchorctl("show", raced.item["id"], "--no-pager").stdout
 
 
+def test_what_a_stream_never_says_counts_as_reserved(host, world):
+    """Beside it the same stream with usage: that counts as said."""
+    done = run(host, world, "metered-month", r"""
+for more in '' ',"stream_options":{"include_usage":true}'; do
+    curl -sS -N -m 40 -H "Authorization: Bearer $OPENAI_API_KEY" -d "{\"model\":\"gpt-x\",\"max_completion_tokens\":300,\"stream\":true,\"messages\":[]$more}" \
+        https://api.openai.com/v1/chat/completions
+done
+""")
+    without, said = records(host, "model.call", run=done.item["runs"][0]["id"])
+    assert (without["estimated"], without["output_tokens"], without["complete"]) == (True, 300, True)
+    assert without["input_tokens"] >= 2 * said["input_tokens"] > 0
+    assert not said["estimated"] and 0 < said["output_tokens"] < 300
+    assert done.item["cost_microusd"] == without["cost_microusd"] + said["cost_microusd"]
+
+
 def test_a_smaller_call(host, world):
     """Only the digits of max_tokens change, and the length with them."""
     done = run(host, world, "metered-lower", 'call 100000 x >/tmp/b; ask one --data-binary @/tmp/b; ask chunked -H "transfer-encoding: chunked" --data-binary @/tmp/b\n')

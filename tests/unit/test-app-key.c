@@ -239,6 +239,7 @@ static void add(TokenList *l, const char *run, const char *text, uint64_t expire
         assert_int_equal(token_new(&t, run, ITEM, "fix", "app-one", "api.example.org", 8443, "/v3/installation/token", expires_usec), 0);
         assert_int_equal(secret_new(&t->secret, text, strlen(text)), 0);
         strcpy(ret_id, t->id);
+        t->recorded = true;
         assert_int_equal(token_list_add(l, t), 0);
 }
 
@@ -345,6 +346,38 @@ static void test_list_damaged(void **state) {
         assert_int_equal(token_list_size(l), 1);
         check(l, id, TOKEN);
         token_list_free(l);
+
+        /* both are kept aside, are told of once, and go when a week is over */
+        sh("test -s state/tokens/%s.unreadable && test -s state/tokens/t00000000copy.unreadable && test ! -e state/tokens/%s", second, second);
+        sh("touch -d '8 days ago' state/tokens/%s.unreadable", second);
+        l = open_list("app.pem", NULL, &lost);
+        assert_int_equal(lost, 0);
+        token_list_free(l);
+        sh("test ! -e state/tokens/%s.unreadable && test -s state/tokens/t00000000copy.unreadable", second);
+}
+
+/* What cannot be read for another reason than what is in it is neither lost nor touched: it is there again with the next life. */
+static void test_list_unread(void **state) {
+        char id[ID_LENGTH + 1], second[ID_LENGTH + 1];
+        TokenList *l;
+        size_t lost;
+
+        sh("rm -rf state run");
+        l = open_list("app.pem", NULL, &lost);
+        add(l, RUN, TOKEN, NOW, id);
+        add(l, RUN, TOKEN "2", NOW, second);
+        token_list_free(l);
+        sh("mv state/tokens/%s kept && mkdir state/tokens/%s", second, second); /* reading it fails with EISDIR */
+        l = open_list("app.pem", NULL, &lost);
+        assert_int_equal(lost, 0);
+        assert_int_equal(token_list_size(l), 1);
+        check(l, id, TOKEN);
+        token_list_free(l);
+        sh("rmdir state/tokens/%s && mv kept state/tokens/%s", second, second);
+        l = open_list("app.pem", NULL, &lost);
+        assert_int_equal(token_list_size(l), 2);
+        check(l, second, TOKEN "2");
+        token_list_free(l);
 }
 
 int main(void) {
@@ -355,6 +388,7 @@ int main(void) {
                 cmocka_unit_test(test_list),
                 cmocka_unit_test(test_list_key),
                 cmocka_unit_test(test_list_damaged),
+                cmocka_unit_test(test_list_unread),
         };
 
         return cmocka_run_group_tests(tests, set_up, tear_down);

@@ -12,8 +12,11 @@
 
 #include <cmocka.h>
 
+#include <zlib.h>
+
 #include "git-golden.h"
 #include "inject/git-fetch.h"
+#include "inject/git-pack.h"
 #include "inject/git-push.h"
 #include "util/text.h"
 
@@ -366,6 +369,69 @@ static void test_pack(void **state) {
         assert_false(git_pack_descends(p, after, after));
 }
 
+/* ---- deltas ---- */
+
+#define COMMIT "tree " NAME_A "\n\nfirst\n"
+
+static size_t put_object(uint8_t *to, unsigned type, const void *base, size_t base_size, const void *text, size_t size) {
+        unsigned long n = 512;
+        size_t at = 0;
+
+        assert_true(size < 2048);
+        to[at++] = (uint8_t) (type << 4 | (size & 0xf) | (size > 15 ? 0x80 : 0));
+        if (size > 15)
+                to[at++] = (uint8_t) (size >> 4);
+        if (base_size > 0)
+                memcpy(to + at, base, base_size);
+        at += base_size;
+        assert_int_equal(compress(to + at, &n, text, size), Z_OK);
+        return at + n;
+}
+
+/* How many commits are read of one, a delta of it, and another. */
+static size_t commits_with_delta(const void *delta, size_t delta_size) {
+        static const uint8_t head[] = { 'P', 'A', 'C', 'K', 0, 0, 0, 2, 0, 0, 0, 3 };
+        _cleanup_(git_pack_freep) GitPack *p = NULL;
+        uint8_t pack[2048], back;
+        size_t n = sizeof(head), first = n;
+
+        memcpy(pack, head, sizeof(head));
+        n += put_object(pack + n, 1, NULL, 0, COMMIT, strlen(COMMIT));
+        back = (uint8_t) (n - first);
+        assert_true(back < 0x80);
+        n += put_object(pack + n, 6, &back, 1, delta, delta_size);
+        n += put_object(pack + n, 1, NULL, 0, COMMIT "other\n", strlen(COMMIT "other\n"));
+        assert_int_equal(git_pack_new(&p, 20), 0);
+        assert_true(git_pack_feed(p, pack, n));
+        return git_pack_commits(p);
+}
+
+/* A delta that makes nothing of its base is no part of a pack: what comes behind it is not read, as behind anything else that is none. */
+static void test_deltas(void **state) {
+        const uint8_t size = strlen(COMMIT);
+        const struct {
+                uint8_t delta[8];
+                size_t size, commits;
+        } cases[] = {
+                { { size, size, 0x90, size }, 4, 3 },                /* all of it once more */
+                { { size, 3, 3, 'a', 'b', 'c' }, 6, 3 },             /* other text, which has no parents */
+                { { size, 0x80, 0x80, 0x80, 0x01, 1, 'a' }, 7, 2 },  /* too large for a commit: passed over */
+                { { (uint8_t) (size + 1), 3, 3, 'a', 'b', 'c' }, 6, 1 }, /* of another base */
+                { { size, size, 0x90, (uint8_t) (size + 1) }, 4, 1 },    /* beyond its end */
+                { { size, size, 0x91, 1, size }, 5, 1 },
+                { { size, 3, 4, 'a', 'b', 'c' }, 6, 1 },             /* more than there is */
+                { { size, 2, 3, 'a', 'b', 'c' }, 6, 1 },             /* more than it says */
+                { { size, 4, 3, 'a', 'b', 'c' }, 6, 1 },             /* less */
+                { { size, 3, 0, 'a', 'b', 'c' }, 6, 1 },             /* reserved */
+                { { size, 3, 0x90 }, 3, 1 },                         /* cut off */
+                { { size }, 1, 1 },
+        };
+
+        for (size_t i = 0; i < ELEMENTSOF(cases); i++)
+                if (commits_with_delta(cases[i].delta, cases[i].size) != cases[i].commits)
+                        fail_msg("case %zu: %zu commits", i, commits_with_delta(cases[i].delta, cases[i].size));
+}
+
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_pkt_line),
@@ -381,6 +447,7 @@ int main(void) {
                 cmocka_unit_test(test_refs),
                 cmocka_unit_test(test_rule),
                 cmocka_unit_test(test_pack),
+                cmocka_unit_test(test_deltas),
         };
 
         return cmocka_run_group_tests(tests, NULL, NULL);

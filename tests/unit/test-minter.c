@@ -21,7 +21,7 @@ static struct {
         const char *mint, *body;   /* what the API answers: status line and body */
         unsigned life_s;
         unsigned n_asked, n_posted, n_kept, n_deleted, n_revoked, left; /* left: tokens to be revoked */
-        bool loses_answers, keeps_nothing, looks_up, removed;
+        bool loses_answers, keeps_nothing, looks_up, removed, wider, unusable; /* the last: what was kept */
         char kept[128], posted[8192], deleted[8192];
 } api;
 
@@ -58,6 +58,7 @@ static int on_minted(IpcCall *call, json_t *params, void *userdata) {
         assert_true(n > 0);
         api.kept[n] = 0;
         api.n_kept++;
+        api.unusable = json_is_true(json_object_get(params, "unusable"));
         if (api.keeps_nothing)
                 return ipc_call_refuse(call, "Unavailable", "the disk is full");
         if (api.loses_answers && api.n_kept == 1)
@@ -114,7 +115,8 @@ static bool origin_answer(World *w, SSL *ssl, ssize_t length) {
                 strcpy(api.posted, w->seen);
                 t = (time_t) (time_realtime() / 1000000) + api.life_s;
                 (void) strftime(until, sizeof(until), "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&t, &tm));
-                (void) snprintf(body, sizeof(body), "{\"token\": \"" TOKEN "%u\", \"expires_at\": \"%s\"}", api.n_posted, until);
+                (void) snprintf(body, sizeof(body), "{\"token\": \"" TOKEN "%u\", \"expires_at\": \"%s\"%s}", api.n_posted, until,
+                                api.wider ? ", \"repository_selection\": \"all\"" : "");
                 return answer_with(ssl, api.mint, api.body ?: body);
         }
         if (strncmp(w->seen, "DELETE ", 7) == 0) {
@@ -181,6 +183,7 @@ static void test_minted(void **state) {
         play(w, client_of_two);
         assert_int_equal(api.n_posted, 1);
         assert_string_equal(api.kept, TOKEN "1");
+        assert_false(api.unusable);
         assert_non_null(strstr(api.posted, "POST /app/installations/7/access_tokens HTTP/1.1\r\n"));
         assert_non_null(strstr(api.posted, "\r\nAuthorization: Bearer the.signed.proof\r\n"));
         assert_non_null(strstr(api.posted, "\r\nUser-Agent: anchorhold\r\n"));
@@ -273,12 +276,21 @@ static void test_api_garbage(void **state) {
         is_refused(*state, "\"reason\":\"malformed\"", "there is no token in the answer");
 }
 
+/* Neither is used, and each is on the list, to be revoked: one that is for more than was asked, and one of which nobody knows how long it is good. test_minted() is the control. */
 static void test_wider(void **state) {
-        World *w = *state;
+        api.wider = true;
+        is_refused(*state, "\"reason\":\"wider\"", "the token is for more than was asked: repository_selection");
+        assert_int_equal(api.n_kept, 1);
+        assert_string_equal(api.kept, TOKEN "1");
+        assert_true(api.unusable);
+}
 
+static void test_unclear(void **state) {
         api.body = "{\"token\": \"" TOKEN "\", \"expires_at\": \"2026-13-01T00:00:00Z\"}";
-        is_refused(w, "\"reason\":\"malformed\"", "does not say when the token expires");
-        assert_int_equal(api.n_kept, 0);
+        is_refused(*state, "\"reason\":\"malformed\"", "does not say when the token expires");
+        assert_int_equal(api.n_kept, 1);
+        assert_string_equal(api.kept, TOKEN);
+        assert_true(api.unusable);
 }
 
 static void test_not_kept(void **state) {
@@ -364,6 +376,7 @@ int main(void) {
                 cmocka_unit_test_setup_teardown(test_api_refuses, set_up_minter, tear_down_minter),
                 cmocka_unit_test_setup_teardown(test_api_garbage, set_up_minter, tear_down_minter),
                 cmocka_unit_test_setup_teardown(test_wider, set_up_minter, tear_down_minter),
+                cmocka_unit_test_setup_teardown(test_unclear, set_up_minter, tear_down_minter),
                 cmocka_unit_test_setup_teardown(test_not_kept, set_up_minter, tear_down_minter),
                 cmocka_unit_test_setup_teardown(test_key_removed, set_up_minter, tear_down_minter),
                 cmocka_unit_test_setup_teardown(test_egress_denies, set_up_minter, tear_down_minter),

@@ -233,14 +233,21 @@ static void test_lfs(void **state) {
         batch(w, "{\"operation\":\"download\",\"operation\":\"upload\",\"objects\":[]}", false);
 }
 
-/* A stream that is as large as what is in it: so it comes in more pieces than one. */
-static size_t make_gzip(const void *text, size_t size, uint8_t *ret, size_t room) {
+/* A stream that is as large as what is in it: so it comes in more pieces than one. name: of the file that it pretends to be; NULL: none. */
+static size_t make_gzip_called(const char *name, const void *text, size_t size, uint8_t *ret, size_t room) {
         z_stream z = { .next_in = (Bytef *) text, .avail_in = (uInt) size, .next_out = ret, .avail_out = (uInt) room };
+        gz_header head = { .name = (Bytef *) name, .os = 255 };
 
         assert_int_equal(deflateInit2(&z, Z_NO_COMPRESSION, Z_DEFLATED, 16 + MAX_WBITS, 8, Z_DEFAULT_STRATEGY), Z_OK);
+        if (name)
+                assert_int_equal(deflateSetHeader(&z, &head), Z_OK);
         assert_int_equal(deflate(&z, Z_FINISH), Z_STREAM_END);
         (void) deflateEnd(&z);
         return room - z.avail_out;
+}
+
+static size_t make_gzip(const void *text, size_t size, uint8_t *ret, size_t room) {
+        return make_gzip_called(NULL, text, size, ret, room);
 }
 
 static Slot *post_gzip(H2World *w, const void *data, size_t size) {
@@ -270,12 +277,21 @@ static void test_encoded(void **state) {
         g = post_gzip(w, encoded, n);
         assert_true(has(g, "anchorhold-reason: credential-misuse\n"));
 
+        /* beside the text, where only who looks at the stream itself finds it */
+        n = make_gzip_called(OTHER, text, 100, encoded, sizeof(encoded));
+        g = post_gzip(w, encoded, n);
+        assert_true(has(g, "anchorhold-reason: credential-misuse\n"));
+        n = make_gzip_called("a-name-that-is-none", text, 100, encoded, sizeof(encoded));
+        g = post_gzip(w, encoded, n);
+        assert_true(body_has(g, "taken"));
+        assert_true(arrived(w, encoded, n));
+
         g = post_gzip(w, "no gzip, but " OTHER, strlen("no gzip, but " OTHER));
         assert_true(has(g, "anchorhold-reason: git-unreadable\n"));
         n = make_gzip(text, 100, encoded, sizeof(encoded));
         g = post_gzip(w, encoded, n - 1); /* cut off */
         assert_true(has(g, "anchorhold-reason: git-unreadable\n"));
-        assert_int_equal(w->origin.n_slots, 1);
+        assert_int_equal(w->origin.n_slots, 2);
 }
 
 /* No record, no push. */

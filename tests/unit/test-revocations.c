@@ -19,7 +19,16 @@ static struct {
         unsigned n_asked;
         char *repository;    /* owned; of the last registration with secretd */
         char *registered;    /* owned; the last run that egressd was told of */
+        unsigned refuses_release; /* so many times */
 } told;
+
+static int on_egress_release(IpcCall *call, json_t *params, void *userdata) {
+        if (told.refuses_release > 0) {
+                told.refuses_release--;
+                return ipc_call_refuse(call, "Unavailable", "not now");
+        }
+        return on_release(call, params, userdata);
+}
 
 static int on_outstanding(IpcCall *call, json_t *params, void *userdata) {
         json_t *runs = json_array();
@@ -53,7 +62,7 @@ static const IpcMethod told_secret[] = {
 static const IpcMethod told_egress[] = {
         { "io.anchorhold.Egress.Ping", PEER_ROOT, on_ping },
         { "io.anchorhold.Egress.Register", PEER_ROOT, on_egress_register },
-        { "io.anchorhold.Egress.Release", PEER_ROOT, on_release },
+        { "io.anchorhold.Egress.Release", PEER_ROOT, on_egress_release },
         {},
 };
 
@@ -63,7 +72,7 @@ static int set_up_told(void **state) {
         (void) set_up_world(state);
         w = *state;
         memset(told.runs, 0, sizeof(told.runs));
-        told.n_asked = 0;
+        told.n_asked = told.refuses_release = 0;
         ipc_server_free(w->secret);
         ipc_server_free(w->egress);
         w->secret = serve(w, told_secret, SECRET_SOCKET);
@@ -147,6 +156,53 @@ static void test_does_not_start(void **state) {
         settle(w, 2);
 }
 
+/* systemd says nothing of the start: it is given up, and the next one is not taken for it. */
+static void test_start_takes_too_long(void **state) {
+        World *w = *state;
+
+        told.runs[0] = OVER;
+        w->systemd.silent = true;
+        w->m->revocation_start_usec = 300 * 1000;
+        UNTIL(w->event, (revocations_kick(w->m), fake_told(&w->systemd, "StartUnit anchor-inject@" OVER ".service") == 1));
+        told.runs[0] = NULL;
+        UNTIL(w->event, fake_told(&w->systemd, "StopUnit anchorhold-runs-" OVER ".slice") == 1);
+        w->systemd.silent = false;
+        settle(w, 1);
+        w->m->revocation_start_usec = 30000000;
+        told.runs[0] = SECOND;
+        begin(w, SECOND);
+        told.runs[0] = NULL;
+        fake_unit_changed(&w->systemd, "anchor-inject@" SECOND ".service", "inactive", "success", 1, 0);
+        settle(w, 2);
+}
+
+/* Until egressd has forgotten a run its name stays written down, and no other takes its place. */
+static void test_not_released(void **state) {
+        char text[64] = "";
+        World *w = *state;
+        FILE *f;
+
+        told.runs[0] = OVER;
+        told.runs[1] = SECOND;
+        told.refuses_release = 1;
+        begin(w, OVER);
+        fake_unit_changed(&w->systemd, "anchor-inject@" OVER ".service", "inactive", "success", 1, 0);
+        UNTIL(w->event, told.refuses_release == 0);
+        revocations_kick(w->m);
+        run_for(w->event, 100000);
+        assert_true(revocation_has(w->m, OVER));
+        f = fopen(REVOKING_PATH, "re");
+        assert_non_null(f);
+        assert_non_null(fgets(text, sizeof(text), f));
+        (void) fclose(f);
+        assert_string_equal(text, OVER);
+        assert_int_equal(w->n_released, 0);
+        UNTIL(w->event, w->n_released == 1 && revocation_has(w->m, SECOND) && fake_unit_find(&w->systemd, "anchor-inject@" SECOND ".service"));
+        told.runs[0] = told.runs[1] = NULL;
+        fake_unit_changed(&w->systemd, "anchor-inject@" SECOND ".service", "inactive", "success", 1, 0);
+        settle(w, 2);
+}
+
 static void test_policy_is_gone(void **state) {
         World *w = *state;
 
@@ -214,6 +270,8 @@ int main(void) {
                 cmocka_unit_test_setup_teardown(test_one, set_up_told, tear_down_told),
                 cmocka_unit_test_setup_teardown(test_each_has_its_turn, set_up_told, tear_down_told),
                 cmocka_unit_test_setup_teardown(test_does_not_start, set_up_told, tear_down_told),
+                cmocka_unit_test_setup_teardown(test_start_takes_too_long, set_up_told, tear_down_told),
+                cmocka_unit_test_setup_teardown(test_not_released, set_up_told, tear_down_told),
                 cmocka_unit_test_setup_teardown(test_policy_is_gone, set_up_told, tear_down_told),
                 cmocka_unit_test_setup_teardown(test_run_in_use, set_up_told, tear_down_told),
                 cmocka_unit_test_setup_teardown(test_next_life, set_up_told, tear_down_told),

@@ -312,6 +312,14 @@ static void test_minted(void **state) {
         assert_int_equal(outstanding(w), 0); /* its run goes on */
 }
 
+static bool inject_has_token(World *w) {
+        _cleanup_(run_secrets_freep) RunSecrets *s = NULL;
+
+        assert_int_equal(credential(w, "inject", &s), 0);
+        return s->credentials[0].secret;
+}
+
+/* It is on the list, and so it is revoked; but nobody gets it, in no life, before it is on record. */
 static void test_minted_without_record(void **state) {
         World *w = *state;
 
@@ -319,7 +327,67 @@ static void test_minted_without_record(void **state) {
         w->audit_refuses = true;
         keep(w, TOKEN, 10 * MINUTE);
         is_refused(w, "Unavailable", "audit log");
-        assert_int_equal(token_list_size(w->d->tokens), 1); /* and so it is revoked */
+        for (int life = 0; life < 2; life++) {
+                assert_int_equal(token_list_size(w->d->tokens), 1);
+                assert_false(inject_has_token(w));
+                end_life(w);
+                begin_life(w);
+        }
+        w->audit_refuses = false;
+        keep(w, TOKEN, 10 * MINUTE); /* told again */
+        assert_null(w->error);
+        for (int life = 0; life < 2; life++) {
+                assert_int_equal(token_list_size(w->d->tokens), 1);
+                assert_true(inject_has_token(w));
+                end_life(w);
+                begin_life(w);
+        }
+}
+
+/* One that is not to be used is on the list to be revoked, and nobody gets it. */
+static void test_unusable(void **state) {
+        int fd = piped(TOKEN);
+        World *w = *state;
+
+        register_run_ok(w, RUN);
+        call_with(w, "io.anchorhold.Secret.Minted", json_pack("{s:s, s:I, s:b}", "credential", "app", "expires_usec", (json_int_t) (time_realtime() + 10 * MINUTE),
+                                                              "unusable", 1), fd);
+        close(fd);
+        assert_null(w->error);
+        assert_non_null(strstr(w->audited, "token.minted"));
+        for (int life = 0; life < 2; life++) {
+                assert_false(inject_has_token(w));
+                end_life(w);
+                begin_life(w);
+        }
+        keep(w, TOKEN "2", 5 * MINUTE); /* a good one beside it, although it lasts less long */
+        assert_true(inject_has_token(w));
+        call(w, "io.anchorhold.Secret.Release", json_pack("{s:s}", "run", RUN));
+        assert_int_equal(outstanding(w), 1);
+        assert_int_equal(token_list_size(w->d->tokens), 2);
+}
+
+/* What was revoked leaves the list when that is on record, and not before. */
+static void test_revoked_without_record(void **state) {
+        _cleanup_free_ char *id = NULL;
+        World *w = *state;
+
+        register_run_ok(w, RUN);
+        keep(w, TOKEN, 10 * MINUTE);
+        id = text_of(w, "token");
+        call(w, "io.anchorhold.Secret.Release", json_pack("{s:s}", "run", RUN));
+        w->audit_refuses = true;
+        call(w, "io.anchorhold.Secret.Revoked", json_pack("{s:s, s:i}", "token", id, "status", 204));
+        is_refused(w, "Unavailable", "audit log");
+        assert_int_equal(outstanding(w), 1);
+        end_life(w);
+        begin_life(w);
+        assert_int_equal(outstanding(w), 1);
+        w->audit_refuses = false;
+        call(w, "io.anchorhold.Secret.Revoked", json_pack("{s:s, s:i}", "token", id, "status", 401));
+        assert_null(w->error);
+        assert_int_equal(outstanding(w), 0);
+        assert_non_null(strstr(w->audited, "token.revoked"));
 }
 
 static void test_revoke(void **state) {
@@ -439,6 +507,8 @@ int main(void) {
                 cmocka_unit_test_setup_teardown(test_mint, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_minted, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_minted_without_record, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_unusable, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_revoked_without_record, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_revoke, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_expired, set_up, tear_down),
         };

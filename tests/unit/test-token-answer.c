@@ -80,7 +80,7 @@ static void test_wider(void **state) {
 }
 
 static void test_malformed(void **state) {
-        static const struct {
+        static const struct Case {
                 const char *text, *reason;
         } cases[] = {
                 { "", "no token" },
@@ -92,8 +92,9 @@ static void test_malformed(void **state) {
                 { "{\"token\": \"with a blank\"}", "characters" },
                 { "{\"token\": \"ghs_\\u0041bcdefgh\"}", "characters" },
                 { "{\"token\": \"ghs_abcdefgh\xc3\xa4\"}", "characters" },
+        }, unclear[] = { /* there is a token, which may be good for a day at most: so it is to be revoked */
                 { "{\"token\": \"" TOKEN "\"", "no JSON object" },
-                { "{\"token\": \"" TOKEN "\", \"token\": \"" TOKEN "\"}", "no JSON object" },
+                { "{\"token\": \"" TOKEN "\", \"token\": 7}", "no JSON object" },
                 { "{\"token\": \"" TOKEN "\"}", "does not say when" },
                 { "{\"token\": \"" TOKEN "\", \"expires_at\": 7}", "does not say when" },
                 { "{\"token\": \"" TOKEN "\", \"expires_at\": \"tomorrow\"}", "does not say when" },
@@ -107,6 +108,14 @@ static void test_malformed(void **state) {
 
                 if (a.r != -EBADMSG || a.token || !strstr(a.reason, cases[i].reason))
                         fail_msg("%s: %d, \"%s\"", cases[i].text, a.r, a.reason);
+        }
+        for (size_t i = 0; i < ELEMENTSOF(unclear); i++) {
+                Read a = read_answer(unclear[i].text);
+
+                if (a.r != TOKEN_ANSWER_E_UNCLEAR || !a.token || a.expires != NOW + 24 * 3600ULL * 1000000 || !strstr(a.reason, unclear[i].reason))
+                        fail_msg("%s: %d, \"%s\"", unclear[i].text, a.r, a.reason);
+                assert_true(secret_equals(a.token, TOKEN, strlen(TOKEN)));
+                secret_free(a.token);
         }
 }
 
