@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Git over HTTPS with rules, from a real run: real git in the guest, which holds no credential, and git's own server, which wants one."""
 
+import json
 import pathlib
 import re
 import subprocess
@@ -96,6 +97,11 @@ def git(world, name, *argv):
     return subprocess.run(["git", "-c", "safe.directory=*", "-C", bare(world, name), *argv], stdout=subprocess.PIPE, check=True, text=True).stdout.strip()
 
 
+def static_tokens(host):
+    """What doctor says of credentials."""
+    return [f["text"] for f in json.loads(host.anchorctl("doctor", "--json=short", check=False).stdout) if f["check"] == "credential" and f["health"] == "warning"]
+
+
 @pytest.fixture(scope="module")
 def ran(host, world, repository):
     """One run that does everything above; what its inject needed at most is looked at before it ends."""
@@ -109,7 +115,9 @@ def ran(host, world, repository):
     commit = subprocess.run(["git", "-c", "safe.directory=*", "-C", bare(world, "app"), "commit-tree", "-p", parent, "-m", "second", "main^{tree}"],
                             env=environment, stdout=subprocess.PIPE, check=True, text=True).stdout.strip()
     git(world, "app", "update-ref", "refs/heads/main", commit)
+    before = static_tokens(host)
     host.seal_credential("test-git", gitserver.TOKEN)
+    there = static_tokens(host)
     world.forget_logs()
     try:
         live = LiveRun(host, "exec-git", GUEST)
@@ -120,11 +128,19 @@ def ran(host, world, repository):
         live.item = re.search(r"\bi[0-9a-z]{12}\b", live.text).group(0)
     finally:
         host.run(["anchorctl", "credential", "remove", "--quiet", "test-git"])
+    live.doctor = before, there, static_tokens(host)
     live.status = dict(re.findall(r"^== (\S+) (\S+)$", live.text, re.M))
     live.said = dict(re.findall(r"^<< (\S+)\n(.*?)^== \1 ", live.text, re.M | re.S))
     live.main = commit
     host.anchorctl("stop", live.item, check=False)
     return live
+
+
+def test_doctor_names_a_static_token(ran):
+    """While it is there, and not before or after."""
+    before, there, after = ran.doctor
+    assert [text for text in there if text not in before] == ["test-git is a static token: the same for every run and repository, until its issuer ends it"]
+    assert after == before
 
 
 @pytest.mark.parametrize("name", ["clone", "clone-v1", "clone-shallow", "clone-partial", "partial-checkout", "clone-sentinel", "clone-lib",
