@@ -183,6 +183,20 @@ void flow_begin(Manager *m, LedgerItem *item) {
         outbox_kick(m);
 }
 
+/* It has told how it went, and only that was not taken up any more. */
+static void end_as_told(Flow *f, const LedgerRun *run) {
+        _cleanup_json_ json_t *facts = NULL;
+        _cleanup_fd_ int result = -1;
+
+        if (run->facts)
+                (void) json_parse(run->facts, strlen(run->facts), &facts, NULL);
+        f->stop = strcmp(run->outcome, "stopped") == 0;
+        f->stop_reason = f->stop ? strdup(run->reason ?: "stopped") : NULL;
+        result = store_open_file(f->manager->store, f->item.id, STORE_RESULT);
+        f->kept = json_object_get(facts, "bundle_bytes") && result >= 0;
+        flow_end_run(f, run->outcome, run->reason, facts);
+}
+
 void flow_resume(Manager *m, const LedgerItem *item, bool run_alive, bool import_alive) {
         _cleanup_item_ LedgerItem copy = {};
         _cleanup_(ledger_run_done) LedgerRun run = {};
@@ -216,16 +230,7 @@ void flow_resume(Manager *m, const LedgerItem *item, bool run_alive, bool import
                 return;
         }
         if (f->stage != STAGE_IMPORT && run.outcome) {
-                _cleanup_json_ json_t *facts = NULL;
-                _cleanup_fd_ int result = -1;
-
-                if (run.facts)
-                        (void) json_parse(run.facts, strlen(run.facts), &facts, NULL);
-                f->stop = strcmp(run.outcome, "stopped") == 0;
-                f->stop_reason = f->stop ? strdup(run.reason ?: "stopped") : NULL;
-                result = store_open_file(m->store, f->item.id, STORE_RESULT);
-                f->kept = json_object_get(facts, "bundle_bytes") && result >= 0;
-                flow_end_run(f, run.outcome, run.reason, facts);
+                end_as_told(f, &run);
                 return;
         }
         if (reason) {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 #pragma once
 
-/* What secretd serves, behind its two sockets: the methods of secret-api.sock, and PID 1's questions at secret.sock. secretd.c has the runs, secretd-token.c the
- * tokens that are minted for them. */
+/* What secretd serves, behind its two sockets: the methods of secret-api.sock, and PID 1's questions at secret.sock. secretd.c has the runs, secretd-give.c what they
+ * get, secretd-token.c the tokens that are minted for them. */
 
 #include "audit/audit.h"
 #include "ipc/credential-server.h"
@@ -33,11 +33,21 @@ struct Secretd {
 };
 
 extern const IpcMethod secretd_methods[]; /* userdata: the Secretd */
-int secretd_on_credential(const Peer *peer, const char *id, char **ret, size_t *ret_size, void *userdata);
-void secretd_on_denied(const Peer *peer, const char *claimed, const char *reason, void *userdata);
 
 /* The run of whoever calls, if it is registered and on record, else NULL. */
 RunSecrets *secretd_find_run(const Secretd *d, const char *run);
+
+/* Forgets watchers that are gone. */
+void secretd_prune_watchers(Secretd *d);
+
+/* ---- secretd-give.c ---- */
+
+int secretd_on_credential(const Peer *peer, const char *id, char **ret, size_t *ret_size, void *userdata);
+void secretd_on_denied(const Peer *peer, const char *claimed, const char *reason, void *userdata);
+int secretd_on_values(IpcCall *call, json_t *params, void *userdata);
+int secretd_on_sentinels(IpcCall *call, json_t *params, void *userdata);
+int secretd_on_list(IpcCall *call, json_t *params, void *userdata);
+int secretd_on_ping(IpcCall *call, json_t *params, void *userdata);
 
 /* ---- secretd-token.c ---- */
 
