@@ -31,6 +31,7 @@ LIB_SRCS += supervisor/inject/minter.c
 LIB_SRCS += supervisor/inject/pkt-line.c
 LIB_SRCS += supervisor/inject/origin-call.c
 LIB_SRCS += supervisor/inject/request-answer.c
+LIB_SRCS += supervisor/inject/request-body.c
 LIB_SRCS += supervisor/inject/request-budget.c
 LIB_SRCS += supervisor/inject/request-mint.c
 LIB_SRCS += supervisor/inject/request-git.c

@@ -95,8 +95,7 @@ static int deny(Request *q, unsigned status, const char *reason, const char *whe
         return REQUEST_E_REFUSED;
 }
 
-/* A sentinel on a wrong way. */
-static int misuse(Request *q, const InjectCredential *credential, const char *where, Refusal *ret) {
+int request_misuse(Request *q, const InjectCredential *credential, const char *where, Refusal *ret) {
         _cleanup_free_ char *key = text_format("%s %s %u", credential->source->name, q->name, q->port);
         json_t *data = describe(q, q->head, "misuse", where);
 
@@ -171,13 +170,12 @@ static const char *find_unmetered(const SubstitutePlan *plan, const HttpHead *h)
         return NULL;
 }
 
-/* The plan's verdict, if it is a refusal. */
-static int refuse_plan(Request *q, Refusal *ret) {
+int request_refuse_plan(Request *q, Refusal *ret) {
         const SubstitutePlan *plan = &q->plan;
 
         switch (plan->verdict) {
         case SUBSTITUTE_MISUSE:
-                return misuse(q, plan->credential, plan->where, ret);
+                return request_misuse(q, plan->credential, plan->where, ret);
         case SUBSTITUTE_FOREIGN:
                 return deny(q, 403, "foreign-credential", plan->where, "This host may be used with this run's own credential only.", ret);
         case SUBSTITUTE_NOT_HERE:
@@ -230,7 +228,7 @@ int request_begin(Request *q, const HttpHead *h, Refusal *ret) {
         if (r < 0)
                 return r;
         substitute_plan(q->context->credentials, q->context->n_credentials, q->name, q->port, h, &q->plan);
-        r = refuse_plan(q, ret);
+        r = request_refuse_plan(q, ret);
         if (r != 0)
                 return r;
         q->plan.answered = request_git_holds(q);
@@ -439,139 +437,6 @@ void request_cancel(Request *q) {
         q->cleared = NULL;
 }
 
-/* ---- a body with a place ---- */
-
-bool request_holds_body(const Request *q) {
-        return q->plan.n_body > 0 || q->gathers || request_git_holds(q);
-}
-
-bool request_holds_beginning(const Request *q) {
-        return q->plan.n_body == 0 && !q->gathers && request_git_holds(q) && q->git->service == GIT_PUSH;
-}
-
-bool request_expects_continue(const Request *q) {
-        const char *value = "";
-
-        return http_head_find(q->head, "expect", &value) > 0 && strcasecmp(value, "100-continue") == 0;
-}
-
-/* The head says what the body will be, now that it is known. */
-int request_settle_length(Request *q) {
-        Buffer body = {};
-        int r;
-
-        r = request_write_held(q, &body);
-        if (r >= 0) {
-                q->held_head = malloc(sizeof(*q->held_head));
-                r = q->held_head ? 0 : -ENOMEM;
-        }
-        if (r >= 0) {
-                *q->held_head = *q->head;
-                q->held_head->has_length = true;
-                q->held_head->length = buffer_size(&body);
-                q->held_head->framing = buffer_size(&body) > 0 ? HTTP_FRAMING_LENGTH : HTTP_FRAMING_NONE;
-                q->head = q->held_head;
-        }
-        buffer_done(&body);
-        return r;
-}
-
-static int judge_held(Request *q, Refusal *ret) {
-        int r;
-
-        if (q->plan.n_body == 0)
-                return request_settle_length(q);
-        r = request_open_held(q, ret);
-        if (r != 0)
-                return r;
-        r = body_place_judge(q->context->credentials, q->context->n_credentials, q->head, &q->plan, buffer_data(&q->held), buffer_size(&q->held), &q->rewrite);
-        switch (r) {
-        case BODY_E_REFUSED:
-                return refuse_plan(q, ret);
-        case BODY_E_ENCODED:
-                return deny(q, 415, "body-type", "body", "The body has a place for a credential, and a type or an encoding in which none can be put there.", ret);
-        case BODY_E_MALFORMED:
-                return deny(q, 422, "cannot-substitute", "body", "The body has a place for a credential, but is not what its type says.", ret);
-        default:
-                return r < 0 ? r : request_settle_length(q);
-        }
-}
-
-int request_hold_body(Request *q, const void *data, size_t size, bool last, Refusal *ret) {
-        Buffer out = {};
-        int r;
-
-        if (q->plan.n_body == 0 && !q->gathers)
-                return request_git_hold(q, data, size, last, ret);
-        if (q->plan.n_body > 0 && size > BODY_HELD_MAX - buffer_size(&q->held))
-                return deny(q, 413, "body-too-large", "body", "A body with a place for a credential may have 256 KiB.", ret);
-        if (q->gathers && !request_may_gather(q, size))
-                return deny(q, 413, "body-too-large", "body", "This run has a budget: the body of a model call is too large to be looked at.", ret);
-        r = q->plan.n_body > 0 ? request_count_held(q, size, ret) : 0;
-        if (r == 0)
-                r = buffer_append(&q->held, data, size);
-        if (r == 0) /* other hosts' sentinels, as in any body */
-                r = request_feed_body(q, data, size, last, &out, ret);
-        buffer_done(&out);
-        return r != 0 || !last ? r : judge_held(q, ret);
-}
-
-/* ---- the request's body ---- */
-
-/* The one whose sentinel a trip wire found: they have those of other hosts, in the order of the credentials. */
-static const InjectCredential *nth_foreign_credential(const Request *q, size_t n) {
-        for (size_t i = 0; i < q->context->n_credentials; i++)
-                if (!inject_credential_covers_host(&q->context->credentials[i], q->name, q->port) && n-- == 0)
-                        return &q->context->credentials[i];
-        return NULL;
-}
-
-/* Nothing leaves before it was searched for sentinels of other hosts. */
-int request_feed_body(Request *q, const void *data, size_t size, bool last, Buffer *out, Refusal *ret) {
-        Buffer scratch = {};
-        int r = 0;
-
-        q->prompt_bytes += size;
-        if (q->git && q->git->passing)
-                r = request_git_pass(q, data, size, last, ret);
-        if (r != 0)
-                return r;
-        if (size > 0)
-                r = masker_feed(q->tripwire, data, size, &scratch);
-        if (r >= 0 && last)
-                r = masker_finish(q->tripwire, &scratch);
-        if (r >= 0) {
-                if (masker_hits(q->tripwire) > 0)
-                        r = misuse(q, nth_foreign_credential(q, masker_last(q->tripwire)), "body", ret);
-                else
-                        r = buffer_append(out, buffer_data(&scratch), buffer_size(&scratch));
-        }
-        buffer_done(&scratch);
-        return r;
-}
-
-int request_release_body(Request *q, Buffer *out, Refusal *ret) {
-        Buffer scratch = {};
-        int r;
-
-        r = masker_finish(q->tripwire, &scratch);
-        if (r >= 0)
-                r = masker_hits(q->tripwire) > 0 ? misuse(q, nth_foreign_credential(q, masker_last(q->tripwire)), "body", ret)
-                                                 : buffer_append(out, buffer_data(&scratch), buffer_size(&scratch));
-        buffer_done(&scratch);
-        return r;
-}
-
-int request_judge_trailer(Request *q, const HttpField *field, Refusal *ret) {
-        const InjectCredential *c = substitute_find_sentinel(q->context->credentials, q->context->n_credentials, field);
-
-        if (c)
-                return misuse(q, c, "trailer", ret);
-        if (agreement_field_overrides(field->name) || substitute_is_auth_field(q->context->credentials, q->context->n_credentials, field->name))
-                return deny(q, 400, "bad-request", "trailer", "A trailer has a field that may stand in a head only.", ret);
-        return 0;
-}
-
 void request_set_sent(Request *q) {
         q->sent = true;
         request_forget_held(q);
@@ -631,17 +496,6 @@ int request_new_websocket(const Request *q, bool from_client, Websocket **ret) {
         if ((r = make_masker(q, from_client, &messages)) < 0 || (r = make_masker(q, from_client, &controls)) < 0)
                 return r;
         return websocket_new(ret, from_client, TAKE_PTR(messages), TAKE_PTR(controls));
-}
-
-int request_feed_websocket(Request *q, Websocket *s, const void *data, size_t size, Buffer *out, Refusal *ret) {
-        int r;
-
-        r = websocket_feed(s, data, size, out);
-        if (r == -EBADMSG)
-                return deny(q, 400, "bad-request", "frame", websocket_error(s), ret);
-        if (r == 0 && websocket_hits(s) > 0)
-                return misuse(q, nth_foreign_credential(q, websocket_last_hit(s)), "frame", ret);
-        return r;
 }
 
 void request_done(Request *q) {

@@ -167,7 +167,14 @@ int request_wait_for_token(Request *q, Refusal *ret);
 /* Egressd, the audit log and perhaps a minter have said what they say; q may be gone after it. */
 void request_go_on(Request *q, int r, Refusal *refusal);
 
-/* ---- request-encoded.c, for request.c ---- */
+/* ---- for request-body.c ---- */
+
+/* A sentinel on a wrong way: blocked, and on record. REQUEST_E_REFUSED. */
+int request_misuse(Request *q, const InjectCredential *credential, const char *where, Refusal *ret);
+/* The plan's verdict, if it is a refusal. */
+int request_refuse_plan(Request *q, Refusal *ret);
+
+/* ---- request-encoded.c, for request-body.c ---- */
 
 /* So many bytes more of a body with a place: 0, or REQUEST_E_REFUSED since the run has enough of them already. */
 int request_count_held(Request *q, size_t size, Refusal *ret);

@@ -3,7 +3,7 @@
 /*
  * A sentinel is worth nothing, so that looking for it outside of its places is no boundary but a trip wire: it
  * finds the agent, or what took it over, trying to carry its credential elsewhere. It is looked for in the target, in names and values of
- * fields, and in Basic authorization decoded, in each form that tripwire-api.h knows. Bodies are searched by request.c, with a masker.
+ * fields, and in Basic authorization decoded, in each form that tripwire-api.h knows. Bodies are searched by request-body.c, with a masker.
  *
  * A foreign credential is refused, unless its rule says otherwise, because with a key of its own an agent could make an allowed host
  * carry data to somebody else's account.

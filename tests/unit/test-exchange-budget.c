@@ -19,7 +19,8 @@ static const char *says; /* in place of what it uses; "": nothing, and it closes
 
 static bool origin_answer(World *w, SSL *ssl, ssize_t length) {
         _cleanup_free_ char *text = says && *says ? text_format("HTTP/1.1 %s\r\nContent-Type: application/json\r\nContent-Length: %zu\r\n\r\n%s",
-                                                                says[0] == '!' ? "500 No" : "200 OK", strlen(says), says) : NULL;
+                                                                says[0] == '!' ? "500 No" : "200 OK", strlen(says), says)
+                                                  : NULL;
 
         if (says)
                 return text ? origin_send(ssl, text) : false;
