@@ -106,9 +106,9 @@ ask clear-body-json -H "$json" -d "{\"note\":\"\u0067hp_${TOKEN#ghp_}\"}" $c/ech
 python3 - <<'X'
 # in a second request on a connection, in pieces, each in a chunk of its own
 import http.client, os
-c = http.client.HTTPConnection("elsewhere.example.org", timeout=20)
+c = http.client.HTTPConnection("elsewhere.example.org", 8081, timeout=20)
 for name, text in ("clear-pieces-control", os.environ["TOKEN"][:-1]), ("clear-pieces", os.environ["TOKEN"]):
-    c.request("POST", "/echo", body=(x.encode() for x in "a=" + text), headers={"x-case": name}, encode_chunked=True)
+    c.request("POST", "/" + name, body=(x.encode() for x in "a=" + text), encode_chunked=True)
     r = c.getresponse(); print(r.read().decode()); print("==", name, r.status)
 X
 ask clear-control -H "x-token: ${TOKEN%?}" -d "note=${TOKEN%?}" $c/echo
@@ -134,6 +134,7 @@ def ran(host, world):
     done.status = dict(re.findall(r"^== (\S+) (\S+)$", done.stdout, re.M))
     done.sentinel = dict(re.findall(r"^sentinel (\S+) (\S+)$", done.stdout, re.M))
     done.origin = {entry["headers"].get("x-case") or entry["headers"].get("X-Case"): entry for entry in world.log("origin")}
+    done.web = [entry["target"].strip("/") for entry in world.log("web") if "clear" in entry.get("target", "")]
     return done
 
 
@@ -221,12 +222,13 @@ def test_blocked_in_cleartext(ran, name):
     assert ran.status[name] == "403"
     answer = ran.stdout[:ran.stdout.index(f"\n== {name} ")].splitlines()[-1]
     assert json.loads(answer)["reason"] == "credential-misuse"
-    assert name not in ran.origin
+    assert name not in ran.origin and name not in ran.web
 
 
 def test_the_same_without_a_sentinel(ran):
     assert [ran.status[name] for name in ("clear-control", "clear-pieces-control", "clear-proxy-control")] == ["200"] * 3
     assert ran.origin["clear-control"]["body"] == "note=" + ran.sentinel["TOKEN"][:-1]
+    assert ran.web == ["clear-pieces-control"]
 
 
 def test_no_sentinel_arrives(ran, world):

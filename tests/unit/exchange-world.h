@@ -93,6 +93,8 @@ static inline int on_connect(IpcCall *call, json_t *params, void *userdata) {
         World *w = userdata;
 
         w->n_questions++;
+        if (w->watch) /* a test may take longer than the ten seconds after which silence counts as the end */
+                (void) ipc_call_notify(w->watch, json_pack("{s:i}", "heartbeat", 2));
         if (w->revokes)
                 w->credentials[0].revoked = true;
         if (json_object_get(params, "within"))
