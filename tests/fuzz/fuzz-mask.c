@@ -234,8 +234,22 @@ static size_t read_needles(const uint8_t *data, size_t size, MaskPair pairs[], s
         return at;
 }
 
+/* What masker_has_pending() says of a stream that goes on is what would be found if it ended here. */
+static void check_pending(const MaskPair *pairs, size_t n, Masker *m, const uint8_t *p, size_t size) {
+        _cleanup_(masker_freep) Masker *ended = NULL;
+        Buffer out = {};
+        size_t number = SIZE_MAX;
+        int r = masker_has_pending(m, &number);
+
+        if (masker_new(&ended, pairs, n) < 0 || masker_feed(ended, p, size, &out) < 0 || masker_finish(ended, &out) < 0)
+                __builtin_trap();
+        if (r < 0 || (masker_hits(ended) > 0) != (masker_hits(m) > 0 || r > 0) || (r > 0 && number >= n))
+                __builtin_trap();
+        buffer_done(&out);
+}
+
 /* Two maskers with needles of the same lengths have the same left to say after each piece. */
-static void feed(Masker *m, Masker *twin, const uint8_t *p, size_t size, Buffer *out) {
+static void feed(const MaskPair *pairs, size_t n, Masker *m, Masker *twin, const uint8_t *p, size_t size, Buffer *out) {
         Buffer other = {};
         size_t at = 0;
 
@@ -249,6 +263,8 @@ static void feed(Masker *m, Masker *twin, const uint8_t *p, size_t size, Buffer 
                 if (masker_hits(m) == 0 && masker_hits(twin) == 0 && buffer_size(out) != buffer_size(&other))
                         __builtin_trap();
                 at += piece;
+                if (size <= 256)
+                        check_pending(pairs, n, m, p, at);
         }
         if (masker_finish(m, out) < 0)
                 __builtin_trap();
@@ -280,7 +296,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
                         write_form(pairs, n, data[at], at + 1 < size ? data[at + 1] : 0, &text);
 
         naive(pairs, n, buffer_data(&text), buffer_size(&text), &expected);
-        feed(m, twin, buffer_data(&text), buffer_size(&text), &got);
+        feed(pairs, n, m, twin, buffer_data(&text), buffer_size(&text), &got);
         if (buffer_size(&expected) != buffer_size(&got) ||
             (buffer_size(&got) > 0 && memcmp(buffer_data(&expected), buffer_data(&got), buffer_size(&got)) != 0))
                 __builtin_trap();
