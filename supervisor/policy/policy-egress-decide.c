@@ -19,6 +19,9 @@
  *  5. A live permission adds to the file's permissions and never narrows them; the file's denials stand against it as against
  *     any permission.
  *
+ *  6. A rule about git that counts for a request by its path and does not allow the service that is asked for is no permission of its
+ *     set for it, and no other one of that set takes its place.
+ *
  * Before a request has been seen, method and path are not known: then a permission by path or method counts as
  * able to match, a denial by path or method cannot decide yet, and the verdict of a connection that any of these
  * may concern is "inspect", since only someone who sees the requests can finish the decision.
@@ -35,6 +38,7 @@ enum { PATH_UNKNOWN = INT_MAX }; /* longer than any path that a rule can have */
 
 typedef struct Request {
         const char *method;  /* NULL: not known yet */
+        const char *target;  /* the path as it was asked for, with its query */
         const PathText *path;
 } Request;
 
@@ -52,6 +56,8 @@ typedef struct Said {
         const EgressNode *level;     /* whose permissions count; NULL if there are none */
         const EgressGroup *group;    /* of these, for this port */
         Fit allow;
+        const EgressRule *refused;   /* about git: the one that matches, but not for this service; then allow has none */
+        const char *refusal;         /* static; why */
 } Said;
 
 static uint64_t method_bit(const EgressRules *s, const char *method) {
@@ -127,12 +133,23 @@ static Fit fit_group(const EgressRules *s, const EgressGroup *g, bool deny, cons
         return (Fit) { r, r->n_paths > 0 ? PATH_UNKNOWN : 0 };
 }
 
+/* What a rule about git allows by path is further of its services alone; which refs a push may change, inject judges. NULL: nothing speaks against it. */
+static const char *git_refusal(const EgressRule *r, const Request *q) {
+        _cleanup_json_ json_t *rule = NULL;
+
+        if (!r->git || !q->method)
+                return NULL;
+        rule = json_loads(r->git, 0, NULL);
+        return rule ? git_rule_check_service(rule, git_service_of(q->method, q->target, NULL, NULL)) : "git-protocol";
+}
+
 static void ask(const EgressRules *s, const char *subject, uint16_t port, const Request *q, Said *ret) {
         ret->set = s;
         ret->n_nodes = egress_rules_covering(s, subject, ret->nodes);
         ret->level = NULL;
         ret->group = NULL;
         ret->allow = (Fit) { .path = -1 };
+        ret->refused = NULL;
 
         for (size_t i = 0; i < ret->n_nodes && !ret->level; i++)
                 if (ret->nodes[i]->n_groups[false] > 0)
@@ -141,6 +158,12 @@ static void ask(const EgressRules *s, const char *subject, uint16_t port, const 
                 ret->group = egress_node_group(s, ret->level, false, port);
         if (ret->group)
                 ret->allow = fit_group(s, ret->group, false, q);
+
+        ret->refusal = ret->allow.rule ? git_refusal(ret->allow.rule, q) : NULL;
+        if (ret->refusal) {
+                ret->refused = ret->allow.rule;
+                ret->allow = (Fit) { .path = -1 };
+        }
 }
 
 /* The denial of a set that beats a permission of that specificity and path, NULL if none does. Sets *ret_undecided if one by
@@ -180,13 +203,26 @@ static void set_rule(EgressDecision *d, const EgressRule *r, const char *reason)
         d->reason = reason;
 }
 
-static void set_allow(EgressDecision *d, const Said *said, bool undecided) {
+/* git: it is about a request, which the rest of what the rule says is for. */
+static void set_allow(EgressDecision *d, const Said *said, bool undecided, bool git) {
         bool inspect = said->group->protocol == EGRESS_TLS && (said->group->inspect || undecided) && said->allow.rule->subject != EGRESS_NETWORK;
 
         set_rule(d, said->allow.rule, "allowed");
         d->verdict = inspect ? EGRESS_INSPECT : EGRESS_PASS;
         d->protocol = said->group->protocol;
-        d->git = said->allow.rule->git;
+        d->git = git ? said->allow.rule->git : NULL;
+}
+
+/* Why no permission of a group is for this request. Where rules are about git, so is the reason: one with methods and paths would be no answer to it. */
+static const char *group_reason(const Said *said, const Request *q) {
+        const EgressGroup *g = said->group;
+        GitService service = q->method && g->some_git ? git_service_of(q->method, q->target, NULL, NULL) : GIT_NONE;
+
+        if (service != GIT_NONE && service != GIT_DUMB)
+                return "git-repository";
+        if (q->method && g->all_git)
+                return "git-protocol";
+        return q->method && !(g->methods & method_bit(said->set, q->method)) ? "method" : "path";
 }
 
 /* No permission matches, and no denial says why: the nearest reason. False if this set has none. */
@@ -194,11 +230,9 @@ static bool set_nearest(EgressDecision *d, const Said *said, const Request *q) {
         if (!said->level)
                 return false;
 
-        if (said->group) {
-                bool method = q->method && !(said->group->methods & method_bit(said->set, q->method));
-
-                set_rule(d, &said->set->rules[said->group->first], method ? "method" : "path");
-        } else
+        if (said->group)
+                set_rule(d, &said->set->rules[said->group->first], group_reason(said, q));
+        else
                 set_rule(d, &said->set->rules[said->level->first_rule[false]], "port");
         return true;
 }
@@ -221,7 +255,7 @@ static void decide(const EgressPolicy *p, const char *subject, uint16_t port, co
         ask(p->files, subject, port, q, &files);
         deny = find_deny(&files, files.level ? files.level->specificity : 0, files.allow.path, port, q, &undecided);
         if (files.allow.rule && !deny) {
-                set_allow(ret, &files, undecided || live_undecided);
+                set_allow(ret, &files, undecided || live_undecided, q->method);
                 return;
         }
 
@@ -229,47 +263,33 @@ static void decide(const EgressPolicy *p, const char *subject, uint16_t port, co
                 undecided = live_undecided;
                 deny = find_deny(&files, live.level->specificity, live.allow.path, port, q, &undecided);
                 if (!deny) {
-                        set_allow(ret, &live, undecided);
+                        set_allow(ret, &live, undecided, q->method);
                         return;
                 }
         }
 
         if (deny)
                 set_rule(ret, deny, "denied-by-rule");
+        else if (files.refused)
+                set_rule(ret, files.refused, files.refusal);
+        else if (live.refused)
+                set_rule(ret, live.refused, live.refusal);
         else if (!set_nearest(ret, &files, q) && p->live)
                 (void) set_nearest(ret, &live, q);
 }
 
-/* What a rule about git allows by path is further of its services alone; which refs a push may change, inject judges. */
-static void judge_git(const char *method, const char *path, EgressDecision *d) {
-        const char *git = TAKE_PTR(d->git), *reason = "git-protocol";
-        _cleanup_json_ json_t *rule = NULL;
-
-        if (!git || !method || d->verdict == EGRESS_DENY)
-                return;
-        rule = json_loads(git, 0, NULL);
-        if (rule)
-                reason = git_rule_check_service(rule, git_service_of(method, path, NULL, NULL));
-        if (reason) {
-                d->verdict = EGRESS_DENY;
-                d->reason = reason;
-        } else
-                d->git = git;
-}
-
 void egress_policy_decide(const EgressPolicy *p, const char *name, uint16_t port,
                           const char *method, const char *path, EgressDecision *ret) {
-        Request q = { .method = method };
+        Request q = { .method = method, .target = path ?: "" };
         PathText text;
 
         *ret = (EgressDecision) { .verdict = EGRESS_DENY, .protocol = EGRESS_RAW, .rule = "default", .file = "", .reason = "no-rule" };
 
         if (method) {
-                path_text_parse(path ?: "", &text);
+                path_text_parse(q.target, &text);
                 q.path = &text;
         }
         decide(p, name, port, &q, ret);
-        judge_git(method, path ?: "", ret);
 }
 
 static bool set_weighs_requests(const EgressRules *s, const char *subject, uint16_t port) {

@@ -301,6 +301,8 @@ static void read_inspection(const Node *rule, EgressRule *r) {
 
                 if (conditional && egress_rule_carries(r, EGRESS_RAW))
                         node_fail_at(rule, first, "cannot be seen on a port that carries \"raw\"");
+                if (r->git && (egress_rule_carries(r, EGRESS_HTTP) || r->subject == EGRESS_NETWORK))
+                        node_fail_at(rule, "git", "is judged inside inspected TLS alone: in the clear nobody reads which refs are pushed");
                 if (tls && r->n_ports > 0 && !egress_rule_carries(r, EGRESS_TLS))
                         node_fail_at(rule, "tls", "none of the rule's ports carries TLS");
                 if (tls && tls == choices[0] && conditional)

@@ -101,6 +101,7 @@ typedef struct EgressGroup {
         EgressProtocol protocol;
         bool inspect;
         bool conditional;        /* one of its rules asks for a method or a path */
+        bool some_git, all_git;  /* one of its rules, or each, is about git */
         uint64_t methods;        /* of all its rules together */
         uint32_t first;          /* rule */
         uint32_t connect;        /* the rule that stands for them before a request is known: the first with paths, else the first */

@@ -329,16 +329,30 @@ static unsigned next_number(const EgressRules *live) {
         return highest + 1;
 }
 
+static bool list_has(const json_t *list, const json_t *value) {
+        for (size_t i = 0; i < json_array_size(list); i++)
+                if (json_equal(json_array_get(list, i), value))
+                        return true;
+        return false;
+}
+
+/* Of lists the order does not matter. */
+static bool same_value(const json_t *a, const json_t *b) {
+        if (!json_is_array(a) || json_array_size(a) != json_array_size(b))
+                return (!a && !b) || json_equal(a, b);
+        for (size_t i = 0; i < json_array_size(a); i++)
+                if (!list_has(b, json_array_get(a, i)))
+                        return false;
+        return true;
+}
+
 static bool same_subject(const EgressRules *s, const EgressRule *a, const EgressRules *t, const EgressRule *b) {
         _cleanup_json_ json_t *x = egress_rule_to_json(s, a, false), *y = egress_rule_to_json(t, b, false);
-        static const char *const keys[] = { "name", "methods", "paths" };
+        static const char *const keys[] = { "name", "methods", "paths", "git" };
 
-        for (size_t i = 0; i < ELEMENTSOF(keys); i++) {
-                const json_t *u = json_object_get(x, keys[i]), *v = json_object_get(y, keys[i]);
-
-                if ((u || v) && !json_equal(u, v))
+        for (size_t i = 0; i < ELEMENTSOF(keys); i++)
+                if (!same_value(json_object_get(x, keys[i]), json_object_get(y, keys[i])))
                         return false;
-        }
         if (a->n_ports != b->n_ports)
                 return false;
         for (size_t i = 0; i < a->n_ports; i++)

@@ -373,6 +373,7 @@ static void summarise_group(const EgressRules *s, EgressGroup *g, const Place *p
                 .first = places->rule,
                 .connect = places->rule,
                 .unconditional = EGRESS_NO_RULE,
+                .all_git = true,
         };
         for (size_t i = 0; i < first->n_ports; i++)
                 if (first->ports[i].port == places->port)
@@ -383,6 +384,8 @@ static void summarise_group(const EgressRules *s, EgressGroup *g, const Place *p
 
                 g->methods |= r->methods;
                 g->conditional |= r->n_paths > 0 || r->methods != EGRESS_ANY_METHOD;
+                g->some_git |= r->git != NULL;
+                g->all_git &= r->git != NULL;
                 if (r->n_paths > 0 && s->rules[g->connect].n_paths == 0)
                         g->connect = places[i].rule;
                 if (r->n_paths == 0 && r->methods == EGRESS_ANY_METHOD && g->unconditional == EGRESS_NO_RULE)

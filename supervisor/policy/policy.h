@@ -41,7 +41,8 @@ typedef struct EgressDecision {
         EgressVerdict verdict;
         EgressProtocol protocol;   /* what the port must carry */
         const char *rule;          /* borrowed: "egress/code-fix.json#/allow/0", "live/1", or "default" */
-        const char *reason;        /* static: "allowed", "no-rule", "denied-by-rule", "port", "protocol", "method", "path", or one of policy-git.h */
+        const char *reason;        /* static: "allowed", "no-rule", "denied-by-rule", "port", "protocol", "method", "path", "git-repository"
+                                    * (no rule about git is for that repository, or for that service of it), or one of policy-git.h */
         const char *file;          /* borrowed: where the rule stood when it was read; "" for a live one and for "default" */
         unsigned line;             /* 0: unknown */
         const char *who;           /* borrowed: who added a live rule; else NULL */

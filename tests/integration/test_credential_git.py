@@ -151,7 +151,7 @@ def test_allowed(ran, name):
 
 
 @pytest.mark.parametrize("name, said", [
-    ("clone-other", "remote error: anchorhold: Not allowed by policy (path, "),
+    ("clone-other", "remote error: anchorhold: Not allowed by policy (git-repository, "),
     ("push-lib", "remote error: anchorhold: Not allowed by policy (git-push, "),
     ("push-force", "[remote rejected] agent/topic -> agent/topic (not shown to be a fast-forward, and policy allows nothing else)"),
     ("push-main", "[remote rejected] HEAD -> main (no ref that policy allows to be pushed to)"),
@@ -204,8 +204,8 @@ def test_token_only_at_the_origin(ran, world):
 
 @pytest.mark.parametrize("name, status, has", [
     ("lfs-download", "200", '"operation": "download"'), ("lfs-upload", "200", '"operation": "upload"'),
-    ("lfs-upload-main", "403", "git-ref"), ("lfs-upload-large", "403", "git-pack-size"), ("lfs-twice", "403", "git-unreadable"), ("lfs-lib", "403", "path"),
-    ("dumb", "403", "path"), ("dumb-refs", "403", "git-protocol"), ("smart-refs", "200", ""),
+    ("lfs-upload-main", "403", "git-ref"), ("lfs-upload-large", "403", "git-pack-size"), ("lfs-twice", "403", "git-unreadable"), ("lfs-lib", "403", "git-repository"),
+    ("dumb", "403", "git-protocol"), ("dumb-refs", "403", "git-protocol"), ("smart-refs", "200", ""),
     ("junk", "200", "ERR anchorhold: The request cannot be read"), ("own-token", "200", "ERR anchorhold: This host may be used with this run's own credential only."),
 ])
 def test_single_requests(ran, name, status, has):

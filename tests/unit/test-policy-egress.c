@@ -431,15 +431,16 @@ static void test_git(void **state) {
         expect(e, "git.example.org", 443, "POST", "/team/lib-x.git/git-upload-pack", EGRESS_INSPECT, "allow/0", "allowed");
         expect(e, "git.example.org", 443, "POST", "/team/app.git/info/lfs/objects/batch", EGRESS_INSPECT, "allow/0", "allowed");
         /* another repository, another service, another protocol */
-        expect(e, "git.example.org", 443, "GET", "/team/other/info/refs?service=git-upload-pack", EGRESS_DENY, "allow/0", "path");
-        expect(e, "git.example.org", 443, "GET", "/team/lib/x/info/refs?service=git-upload-pack", EGRESS_DENY, "allow/0", "path");
+        expect(e, "git.example.org", 443, "GET", "/team/other/info/refs?service=git-upload-pack", EGRESS_DENY, "allow/0", "git-repository");
+        expect(e, "git.example.org", 443, "GET", "/team/lib/x/info/refs?service=git-upload-pack", EGRESS_DENY, "allow/0", "git-repository");
         expect(e, "git.example.org", 443, "GET", "/team/app-docs/info/refs?service=git-upload-pack", EGRESS_INSPECT, "allow/1", "allowed");
         expect(e, "git.example.org", 443, "GET", "/team/app-docs/info/refs?service=git-receive-pack", EGRESS_DENY, "allow/1", "git-push");
-        expect(e, "git.example.org", 443, "POST", "/team/app-docs/git-receive-pack", EGRESS_DENY, "allow/0", "path");
+        expect(e, "git.example.org", 443, "POST", "/team/app-docs/git-receive-pack", EGRESS_DENY, "allow/0", "git-repository");
         expect(e, "git.example.org", 443, "GET", "/team/app.git/info/refs", EGRESS_DENY, "allow/0", "git-protocol");
         expect(e, "git.example.org", 443, "GET", "/team/app.git/git-upload-pack", EGRESS_DENY, "allow/0", "git-protocol");
         expect(e, "git.example.org", 443, "GET", "/team/app.git/HEAD", EGRESS_DENY, "allow/0", "path");
         expect(e, "git.example.org", 443, "PUT", "/team/app.git/git-receive-pack", EGRESS_DENY, "allow/0", "path");
+        expect(e, "git.example.org", 443, "GET", "/team/other/info/refs", EGRESS_DENY, "allow/0", "path");
         /* what another rule allows is none of git's */
         expect(e, "git.example.org", 443, "GET", "/static/x.css", EGRESS_INSPECT, "allow/2", "allowed");
 
@@ -450,6 +451,14 @@ static void test_git(void **state) {
         assert_int_equal(git_rule_max_pack(git), 256 << 20);
         egress_policy_decide(e, "git.example.org", 443, "GET", "/static/x.css", &d);
         assert_null(d.git);
+
+        /* where every rule is about git, so is every reason */
+        e = load(*state, "{'allow': [{'name': 'git.example.org', 'ports': [443], 'git': {'repositories': ['team/app'], 'fetch': true}}]}");
+        expect(e, "git.example.org", 443, "GET", "/team/other/info/refs?service=git-upload-pack", EGRESS_DENY, "allow/0", "git-repository");
+        expect(e, "git.example.org", 443, "GET", "/team/other/info/refs", EGRESS_DENY, "allow/0", "git-protocol");
+        expect(e, "git.example.org", 443, "GET", "/team/app/archive.zip", EGRESS_DENY, "allow/0", "git-protocol");
+        expect(e, "git.example.org", 443, "PUT", "/team/app", EGRESS_DENY, "allow/0", "git-protocol");
+        expect(e, "git.example.org", 22, NULL, NULL, EGRESS_DENY, "allow/0", "port");
 }
 
 static void test_git_frozen(void **state) {
@@ -474,7 +483,7 @@ static void test_git_frozen(void **state) {
 
 static void test_git_findings(void **state) {
         static const struct {
-                const char *git, *pointer;
+                const char *git, *pointer, *ports;
         } cases[] = {
                 { "{'fetch': true}", "/allow/0/git/repositories" },
                 { "{'repositories': []}", "/allow/0/git/repositories" },
@@ -495,13 +504,17 @@ static void test_git_findings(void **state) {
                 { "{'repositories': ['a'], 'push': {'refs': ['refs/heads/x'], 'forced': true}}", "/allow/0/git/push/forced" },
                 { "{'repositories': ['a'], 'fetch': true}, 'paths': ['/x']", "/allow/0/git" },
                 { "{'repositories': ['a'], 'fetch': true}, 'tls': 'pass'", "/allow/0/tls" },
+                /* in the clear nobody reads what is pushed */
+                { "{'repositories': ['a'], 'fetch': true}", "/allow/0/git", "80" },
+                { "{'repositories': ['a'], 'fetch': true}", "/allow/0/git", "443, {'port': 8080, 'protocol': 'http'}" },
+                { "{'repositories': ['a'], 'fetch': true}", "/allow/0/git", "{'port': 9418, 'protocol': 'raw'}" },
         };
 
         for (size_t i = 0; i < ELEMENTSOF(cases); i++) {
                 Tree *t = *state;
                 char text[512];
 
-                (void) snprintf(text, sizeof(text), "{'allow': [{'name': 'a.example.org', 'ports': [443], 'git': %s}]}", cases[i].git);
+                (void) snprintf(text, sizeof(text), "{'allow': [{'name': 'a.example.org', 'ports': [%s], 'git': %s}]}", cases[i].ports ?: "443", cases[i].git);
                 for (char *p = text; (p = strchr(p, '\''));)
                         *p = '"';
                 tree_put(t, "etc/anchorhold/policy/egress/x.json", text);

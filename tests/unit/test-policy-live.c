@@ -296,6 +296,66 @@ static void test_rebase(void **state) {
         egress_policy_free(live);
 }
 
+/* The opposite takes a rule back, in whatever order it names methods, paths and ports. */
+static void test_order(void **state) {
+        const EgressPolicy *e = load(*state, "{'allow': [{'name': 'a.example.org', 'ports': [80], 'paths': ['/x']}]}");
+        EgressPolicy *first = amend(e, false, "{\"name\": \"b.example.org\", \"ports\": [80], \"methods\": [\"GET\"]}"),
+                     *denied = amend(first, false, "{\"name\": \"a.example.org\", \"ports\": [80, 443], \"methods\": [\"PUT\", \"GET\"], \"paths\": [\"/x/1\", \"/x/2\"]}"),
+                     *back = amend(denied, true, "{\"name\": \"a.example.org\", \"ports\": [{\"port\": 443, \"protocol\": \"http\"}, 80], \"methods\": [\"PUT\", \"GET\"], \"paths\": [\"/x/2\", \"/x/1\"]}"),
+                     *other = amend(denied, true, "{\"name\": \"a.example.org\", \"ports\": [{\"port\": 443, \"protocol\": \"http\"}, 80], \"methods\": [\"PUT\"], \"paths\": [\"/x/2\", \"/x/1\"]}");
+
+        assert_int_equal(ask(denied, "a.example.org", 80, "GET", "/x/1").verdict, EGRESS_DENY);
+        assert_int_equal(ask(back, "a.example.org", 80, "GET", "/x/1").verdict, EGRESS_PASS);
+        assert_int_equal(ask(back, "b.example.org", 80, "GET", "/").verdict, EGRESS_DENY);
+        assert_int_equal(ask(other, "a.example.org", 80, "GET", "/x/1").verdict, EGRESS_DENY);
+        egress_policy_free(other);
+        egress_policy_free(back);
+        egress_policy_free(denied);
+        egress_policy_free(first);
+}
+
+#define GIT(repository, more) "{\"name\": \"git.example.org\", \"ports\": [443], \"git\": {\"repositories\": [\"" repository "\"], " more "}}"
+#define PUSH "\"push\": {\"refs\": [\"refs/heads/x\"]}"
+
+static EgressVerdict git_verdict(const EgressPolicy *e, const char *method, const char *path) {
+        return ask(e, "git.example.org", 443, method, path).verdict;
+}
+
+/* Rules about git are told apart by what they say of it: none takes the place of another, nor takes back a denial of the whole host. */
+static void test_git(void **state) {
+        const EgressPolicy *e = load(*state, "{'allow': [{'name': 'git.example.org', 'ports': [443], 'git': {'repositories': ['team/app'], 'fetch': true}},"
+                                             " {'name': 'git.example.org', 'ports': [443], 'git': {'repositories': ['team/both'], 'fetch': true, 'push': {'refs': ['refs/heads/x']}}}]}");
+        EgressPolicy *one = amend(e, true, GIT("team/one", "\"fetch\": true")), *two = amend(one, true, GIT("team/two", "\"fetch\": true")), *denied, *again;
+
+        assert_int_equal(git_verdict(one, "POST", "/team/two/git-upload-pack"), EGRESS_DENY);
+        assert_int_equal(git_verdict(two, "POST", "/team/one/git-upload-pack"), EGRESS_INSPECT);
+        assert_int_equal(git_verdict(two, "POST", "/team/two/git-upload-pack"), EGRESS_INSPECT);
+
+        denied = amend(e, false, "git.example.org:443");
+        assert_int_equal(git_verdict(denied, "POST", "/team/app/git-upload-pack"), EGRESS_DENY);
+        again = amend(denied, true, GIT("team/both", "\"fetch\": true"));
+        assert_int_equal(git_verdict(again, "POST", "/team/both/git-upload-pack"), EGRESS_INSPECT);
+        assert_int_equal(git_verdict(again, "GET", "/team/both/info/refs?service=git-upload-pack"), EGRESS_INSPECT);
+        /* the file's permission to push is denied with the rest of the host, at its first request as well */
+        assert_int_equal(git_verdict(again, "GET", "/team/both/info/refs?service=git-receive-pack"), EGRESS_DENY);
+        assert_int_equal(git_verdict(again, "POST", "/team/both/git-receive-pack"), EGRESS_DENY);
+        assert_int_equal(git_verdict(again, "POST", "/team/app/git-upload-pack"), EGRESS_DENY);
+        egress_policy_free(again);
+        egress_policy_free(denied);
+        egress_policy_free(two);
+        egress_policy_free(one);
+
+        /* one more service of a repository that the file has: added to what the file allows */
+        one = amend(e, true, GIT("team/app", PUSH));
+        assert_string_equal(ask(e, "git.example.org", 443, "GET", "/team/app/info/refs?service=git-receive-pack").reason, "git-push");
+        assert_string_equal(ask(one, "git.example.org", 443, "GET", "/team/app/info/refs?service=git-receive-pack").rule, "live/1");
+        assert_int_equal(git_verdict(one, "POST", "/team/app/git-receive-pack"), EGRESS_INSPECT);
+        assert_non_null(ask(one, "git.example.org", 443, "POST", "/team/app/git-receive-pack").git);
+        assert_string_equal(ask(one, "git.example.org", 443, "GET", "/team/app/info/refs?service=git-upload-pack").rule, "egress/x.json#/allow/0");
+        assert_string_equal(ask(one, "git.example.org", 443, "GET", "/team/app/info/refs").reason, "git-protocol");
+        egress_policy_free(one);
+}
+
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test_setup_teardown(test_allow, setup, teardown),
@@ -304,6 +364,8 @@ int main(void) {
                 cmocka_unit_test_setup_teardown(test_bad_rules, setup, teardown),
                 cmocka_unit_test_setup_teardown(test_freeze, setup, teardown),
                 cmocka_unit_test_setup_teardown(test_rebase, setup, teardown),
+                cmocka_unit_test_setup_teardown(test_order, setup, teardown),
+                cmocka_unit_test_setup_teardown(test_git, setup, teardown),
         };
 
         return cmocka_run_group_tests(tests, NULL, NULL);
