@@ -54,16 +54,29 @@ void ctl_policy_print_findings(Ctl *ctl, FILE *f, const char *before, const Poli
         }
 }
 
-CtlExit ctl_policy_load_file(Ctl *ctl, const char *file, CtlPolicy *ret, const EgressPolicy **ret_egress) {
+static CtlExit load_one(Ctl *ctl, const char *file, CtlPolicy *ret) {
         _cleanup_free_ char *root = root_of(ctl);
-        const char *const *names;
         int r;
 
         r = root ? policy_load_egress_file(&ret->policy, root, file, &ret->findings, &ret->n_findings) : -ENOMEM;
-        if (r < 0)
-                return report_load(ctl, file, r);
+        return r < 0 ? report_load(ctl, file, r) : CTL_OK;
+}
 
-        *ret_egress = policy_list(ret->policy, "egress", &names) == 1 ? policy_find_egress(ret->policy, names[0], NULL) : NULL;
+/* The one egress policy of a set that was loaded from its file; NULL if that had findings. */
+static const EgressPolicy *only_egress(const CtlPolicy *l) {
+        const char *const *names;
+
+        return policy_list(l->policy, "egress", &names) == 1 ? policy_find_egress(l->policy, names[0], NULL) : NULL;
+}
+
+CtlExit ctl_policy_load_file(Ctl *ctl, const char *file, CtlPolicy *ret, const EgressPolicy **ret_egress) {
+        CtlExit r;
+
+        r = load_one(ctl, file, ret);
+        if (r != CTL_OK)
+                return r;
+
+        *ret_egress = only_egress(ret);
         if (*ret_egress)
                 return CTL_OK;
         ctl_policy_print_findings(ctl, ctl->err, "", ret->findings, ret->n_findings);
@@ -86,14 +99,6 @@ static CtlExit check_json(Ctl *ctl, const CtlPolicy *l, const PolicyFinding *war
         if (!array || add_json(array, l->findings, l->n_findings, "error") < 0 || add_json(array, warnings, n_warnings, "warning") < 0)
                 return ctl_report(ctl, "check the policy", -ENOMEM, NULL, NULL);
         return ctl_print_json(ctl, array);
-}
-
-static CtlExit load_one(Ctl *ctl, const char *file, CtlPolicy *ret) {
-        _cleanup_free_ char *root = root_of(ctl);
-        int r;
-
-        r = root ? policy_load_egress_file(&ret->policy, root, file, &ret->findings, &ret->n_findings) : -ENOMEM;
-        return r < 0 ? report_load(ctl, file, r) : CTL_OK;
 }
 
 static CtlExit check(Ctl *ctl, const char *file) {
@@ -124,8 +129,7 @@ static CtlExit check(Ctl *ctl, const char *file) {
         if (l.n_findings > 0)
                 ctl_note(ctl, "%zu finding%s in %zu file%s.", l.n_findings, l.n_findings == 1 ? "" : "s", n_files, n_files == 1 ? "" : "s");
         else if (file) {
-                const char *const *names;
-                const EgressPolicy *e = policy_list(l.policy, "egress", &names) == 1 ? policy_find_egress(l.policy, names[0], NULL) : NULL;
+                const EgressPolicy *e = only_egress(&l);
 
                 ctl_note(ctl, "%s: no finding. Digest %.16s.", file, e ? egress_policy_digest(e) : "-");
         } else

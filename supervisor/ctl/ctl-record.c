@@ -43,6 +43,7 @@ static void write_detail(FILE *f, const char *event, const json_t *data) {
         static const char *const words[] = { "protocol", "method", "path" };
         const char *reason = ctl_string(data, "reason"), *detail = ctl_string(data, "detail"), *address = ctl_string(data, "address");
         char in[CTL_TEXT_SIZE], out[CTL_TEXT_SIZE], span[CTL_TEXT_SIZE];
+        size_t n_details = json_array_size(json_object_get(data, "details"));
 
         for (size_t i = 0; i < ELEMENTSOF(words); i++)
                 if (ctl_string(data, words[i]))
@@ -53,7 +54,9 @@ static void write_detail(FILE *f, const char *event, const json_t *data) {
                 (void) fprintf(f, ": %s", address);
         if (reason)
                 (void) fprintf(f, ": %s", reason);
-        if (detail)
+        if (detail && n_details > 1)
+                (void) fprintf(f, " (%s and %zu more)", detail, n_details - 1);
+        else if (detail)
                 (void) fprintf(f, " (%s)", detail);
         if (number(data, "count") > 1)
                 (void) fprintf(f, ", %lld times", (long long) number(data, "count"));

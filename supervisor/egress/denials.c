@@ -25,7 +25,7 @@ typedef struct RunKinds RunKinds;
 struct RunKinds {
         RunKinds *next;        /* owned */
         char run[ID_LENGTH + 1];
-        size_t n_kinds;
+        size_t n_kinds, n_details;
 };
 
 struct Denials {
@@ -36,7 +36,16 @@ struct Denials {
         Kind *buckets[BUCKETS];/* owned */
 };
 
+static void forget_details(Denial *d) {
+        for (size_t i = 0; i < d->n_details; i++)
+                free(d->details[i].text);
+        free(d->details);
+        d->details = NULL;
+        d->n_details = 0;
+}
+
 static void denial_done(Denial *d) {
+        forget_details(d);
         free(d->unit);
         free(d->rule);
         free(d->name);
@@ -132,6 +141,7 @@ static void forget(Denials *d, Kind **at) {
         assert(gone); /* each kind is counted */
         *at = k->next;
         d->n_kinds--;
+        gone->n_details -= k->denial.n_details;
         if (--gone->n_kinds == 0) {
                 *run = gone->next;
                 free(gone);
@@ -148,9 +158,55 @@ static uint64_t count_of(const Denial *denial) {
 static void tell(Denials *d, Denial *denial, uint64_t now) {
         if (!d->tell(denial, false, d->userdata))
                 return;
+        (*find_run(d, denial->run))->n_details -= denial->n_details;
+        forget_details(denial);
         denial->count = 0;
         denial->told = true;
         denial->told_usec = now;
+}
+
+/* What does not fit is in the kind's count and in no detail's. */
+static int count_detail(RunKinds *run, Denial *kind, const char *text, uint64_t count) {
+        DenialDetail *grown;
+
+        for (size_t i = 0; i < kind->n_details; i++)
+                if (strcmp(kind->details[i].text, text) == 0) {
+                        kind->details[i].count += count;
+                        return 0;
+                }
+        if (kind->n_details >= DENIALS_DETAILS_MAX || run->n_details >= DENIALS_DETAILS_OF_RUN_MAX || strlen(text) > DENIALS_DETAIL_SIZE)
+                return 0;
+
+        grown = reallocarray(kind->details, kind->n_details + 1, sizeof(*grown));
+        if (!grown)
+                return -ENOMEM;
+        kind->details = grown;
+        grown[kind->n_details] = (DenialDetail) { .text = strdup(text), .count = count };
+        if (!grown[kind->n_details].text)
+                return -ENOMEM;
+        kind->n_details++;
+        run->n_details++;
+        return 0;
+}
+
+/* One more of a kind that there is. */
+static int count_more(Denials *d, Denial *kind, const Denial *denial) {
+        int r = 0;
+
+        /* the first of those that the next record is about is named in full, however long */
+        if (kind->count == 0) {
+                char *detail = NULL;
+
+                r = copy_string(&detail, denial->detail);
+                if (r >= 0) {
+                        free(kind->detail);
+                        kind->detail = detail;
+                }
+        }
+        kind->count += count_of(denial);
+        if (r >= 0 && denial->detail)
+                r = count_detail(*find_run(d, kind->run), kind, denial->detail, count_of(denial));
+        return r;
 }
 
 static int count_kind(Denials *d, const char *run) {
@@ -171,21 +227,22 @@ static int count_kind(Denials *d, const char *run) {
 static int add_kind(Denials *d, uint64_t now, const Denial *denial) {
         _cleanup_(kind_freep) Kind *k = NULL;
         Kind **at = find_kind(d, denial);
+        int r;
 
         k = calloc(1, sizeof(*k));
         if (!k)
                 return -ENOMEM;
 
-        k->denial = (Denial) { .event = denial->event, .port = denial->port, .count = count_of(denial) };
+        k->denial = (Denial) { .event = denial->event, .port = denial->port };
         memcpy(k->denial.run, denial->run, sizeof(k->denial.run));
         if (copy_string(&k->denial.unit, denial->unit) < 0 || copy_string(&k->denial.rule, denial->rule) < 0 ||
-            copy_string(&k->denial.name, denial->name) < 0 || copy_string(&k->denial.reason, denial->reason) < 0 ||
-            copy_string(&k->denial.detail, denial->detail) < 0 || count_kind(d, denial->run) < 0)
+            copy_string(&k->denial.name, denial->name) < 0 || copy_string(&k->denial.reason, denial->reason) < 0 || count_kind(d, denial->run) < 0)
                 return -ENOMEM;
 
         *at = TAKE_PTR(k);
+        r = count_more(d, &(*at)->denial, denial);
         tell(d, &(*at)->denial, now);
-        return 0;
+        return r;
 }
 
 int denials_add(Denials *d, uint64_t now, const Denial *denial) {
@@ -193,10 +250,8 @@ int denials_add(Denials *d, uint64_t now, const Denial *denial) {
         Denial overflow = *denial;
         const RunKinds *run;
 
-        if (known) {
-                known->denial.count += count_of(denial);
-                return 0;
-        }
+        if (known)
+                return count_more(d, &known->denial, denial);
 
         run = *find_run(d, denial->run);
         if (!run || run->n_kinds < DENIALS_MAX)
@@ -208,11 +263,7 @@ int denials_add(Denials *d, uint64_t now, const Denial *denial) {
         overflow.rule = (char *) "overflow";
         overflow.detail = (char *) "too many different denials; counted together";
         known = *find_kind(d, &overflow);
-        if (known) {
-                known->denial.count += count_of(denial);
-                return 0;
-        }
-        return add_kind(d, now, &overflow);
+        return known ? count_more(d, &known->denial, &overflow) : add_kind(d, now, &overflow);
 }
 
 /* ---- telling ---- */

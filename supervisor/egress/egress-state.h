@@ -67,7 +67,7 @@ struct EgressRun {
         EgressGrant *grants;         /* owned */
         size_t n_addresses;          /* of all of them */
         bool recorded;               /* this process knows that the audit log has its registration */
-        uint64_t n_records, n_records_saved; /* audit records written for it, and as of the database */
+        uint64_t n_records, n_records_saved; /* audit records written for it, long ones for several, and as of the database */
         size_t n_requests;           /* under way; egressd-request.c */
         bool changing;               /* its policy; egressd-live.c */
 };

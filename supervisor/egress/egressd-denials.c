@@ -154,6 +154,32 @@ void egressd_tell_untold(Egressd *e) {
 
 /* ---- denials ---- */
 
+/* What they were about, if the first one's detail does not say it all: [[text, count], …], and how many are in none of these. */
+static int describe_details(json_t *data, const Denial *d) {
+        _cleanup_json_ json_t *details = json_array();
+        uint64_t unlisted = d->count;
+
+        for (size_t i = 0; i < d->n_details; i++) {
+                unlisted -= d->details[i].count;
+                if (json_array_append_new(details, json_pack("[s, I]", d->details[i].text, (json_int_t) d->details[i].count)) < 0)
+                        return -ENOMEM;
+        }
+        if ((d->n_details > 1 || (d->n_details == 1 && strcmp(d->details[0].text, d->detail) != 0)) && json_object_set(data, "details", details) < 0)
+                return -ENOMEM;
+        if (d->detail && unlisted > 0 && d->count > 1 && json_object_set_new(data, "unlisted", json_integer((json_int_t) unlisted)) < 0)
+                return -ENOMEM;
+        return 0;
+}
+
+/* A record that is longer for its details counts as several: so they make no more room in the log for a run than it had. */
+static uint64_t weight_of(const Denial *d) {
+        size_t size = 0;
+
+        for (size_t i = 0; i < d->n_details; i++)
+                size += strlen(d->details[i].text);
+        return size / DENIALS_DETAIL_SIZE;
+}
+
 static bool tell_denial(const Denial *d, bool last, void *userdata) {
         Egressd *e = userdata;
         EgressRun *run = egress_state_find(e->state, d->run);
@@ -169,9 +195,13 @@ static bool tell_denial(const Denial *d, bool last, void *userdata) {
 
         data = json_pack("{s:s, s:s, s:s, s:i, s:I, s:s*}", "name", d->name, "rule", d->rule, "reason", d->reason,
                          "port", d->port, "count", (json_int_t) d->count, "detail", d->detail);
+        if (data && describe_details(data, d) < 0)
+                data = json_unref(data);
         r = tell(e, run, d->run, d->event, d->unit, data, d->count);
         if (r < 0)
                 log_warning_errno(r, "run %s: a denial of %s could not be recorded", d->run, d->name);
+        else if (run)
+                run->n_records += weight_of(d);
         return r >= 0;
 }
 

@@ -5,6 +5,7 @@
 
 #include "egress/agreement.h"
 #include "egress/egressd-question.h"
+#include "policy/policy-git.h"
 
 static void read_open(JsonReader *reader, json_t *params, Question *ret) {
         json_t *open = NULL;
@@ -90,6 +91,14 @@ static void find_target(const EgressRun *run, const Question *question, Verdict 
         }
 }
 
+/* Without the query, which may hold anything, but for the two of git's that say what is asked for. */
+static void describe_request(const Question *question, char ret[static REQUEST_TEXT_SIZE]) {
+        GitService service = git_service_of(question->method, question->path, NULL, NULL);
+        size_t n = service == GIT_ASK_FETCH || service == GIT_ASK_PUSH ? strlen(question->path) : strcspn(question->path, "?");
+
+        (void) snprintf(ret, REQUEST_TEXT_SIZE, "%.32s %.*s", question->method, (int) n, question->path);
+}
+
 /* An address that a guest could write in more ways than inet_pton() reads ends in a label of digits, which no name does. */
 void question_decide(Egressd *e, EgressRun *run, const Question *question, Verdict *v) {
         *v = (Verdict) { .decision = { .verdict = EGRESS_DENY }, .rule = "default" };
@@ -122,7 +131,7 @@ void question_decide(Egressd *e, EgressRun *run, const Question *question, Verdi
                 return;
         v->reason = v->literal && strcmp(v->decision.reason, "no-rule") == 0 ? "literal-address" : v->decision.reason;
         if (question->method && question->path) {
-                (void) snprintf(v->request, sizeof(v->request), "%.32s %.*s", question->method, (int) strcspn(question->path, "?"), question->path);
+                describe_request(question, v->request);
                 v->detail = v->request;
         }
 }

@@ -10,6 +10,8 @@
 #include "policy/policy.h"
 #include "util/json.h"
 
+enum { REQUEST_TEXT_SIZE = 256 };
+
 typedef struct Question {
         const char *address, *name, *sni, *host, *method, *path; /* borrowed from the call's parameters */
         uint64_t port, within;
@@ -27,7 +29,7 @@ typedef struct Verdict {
         char name[254];       /* "" if it could not be told; an address as address_format() writes it if it is literal */
         bool literal;         /* there is no name: only a rule about networks can allow it */
         const char *detail;   /* for the record; may be NULL */
-        char request[256];    /* "GET /v1/x", without query; where detail points if a request was denied */
+        char request[REQUEST_TEXT_SIZE]; /* "GET /v1/x", without query; where detail points if a request was denied */
 } Verdict;
 
 /* Of Look (only the target) or of Connect. False: the reader says what is wrong. */

@@ -290,10 +290,14 @@ static const char *get(const World *w, const char *key) {
         return json_string_value(json_object_get(w->answer, key)) ?: "";
 }
 
-static inline void register_run(World *w, const char *run) {
-        call(w, "Register", json_pack("{s:s, s:s, s:s}", "run", run, "workflow", "net", "stage", "work"));
+static inline void register_run_of(World *w, const char *run, const char *workflow) {
+        call(w, "Register", json_pack("{s:s, s:s, s:s}", "run", run, "workflow", workflow, "stage", "work"));
         if (w->error)
                 fail_msg("%s %s", w->error, get(w, "reason"));
+}
+
+static inline void register_run(World *w, const char *run) {
+        register_run_of(w, run, "net");
 }
 
 static inline void assert_error(const World *w, const char *name) {
@@ -348,6 +352,12 @@ static inline int enter_world(void **state) {
                  " {\"name\": \"good.inspected.org\", \"ports\": [443], \"tls\": \"inspect\", \"paths\": [\"/v1/\"]}], \"deny\": []}");
         tree_put(&image, "usr/lib/anchorhold/policy/workflows/net.json",
                  "{\"template\": \"base\", \"repository\": false, \"egress\": \"net\", \"steps\": [{\"name\": \"exec\", \"kind\": \"exec\", \"timeout\": \"1h\"}],"
+                 " \"limits\": {\"memory\": \"512M\", \"vcpus\": 2, \"disk\": \"4G\", \"run\": \"1h\", \"attempts\": 1, \"output\": \"64M\"}}");
+        tree_put(&image, "usr/lib/anchorhold/policy/egress/paths.json",
+                 "{\"allow\": [{\"name\": \"api.example.org\", \"ports\": [443], \"paths\": [\"/v1\"]},"
+                 " {\"name\": \"git.example.org\", \"ports\": [443], \"git\": {\"repositories\": [\"team/app\"], \"fetch\": true}}]}");
+        tree_put(&image, "usr/lib/anchorhold/policy/workflows/paths.json",
+                 "{\"template\": \"base\", \"repository\": false, \"egress\": \"paths\", \"steps\": [{\"name\": \"exec\", \"kind\": \"exec\", \"timeout\": \"1h\"}],"
                  " \"limits\": {\"memory\": \"512M\", \"vcpus\": 2, \"disk\": \"4G\", \"run\": \"1h\", \"attempts\": 1, \"output\": \"64M\"}}");
         return 0;
 }

@@ -87,6 +87,8 @@ static void test_records(void **state) {
                 { "conn.close", "{\"name\": \"a.example.org\", \"port\": 443, \"bytes_in\": 1536, \"bytes_out\": 7, \"duration_us\": 350000}",
                   "a.example.org:443: 1.5K in, 7B out, 350ms", false },
                 { "egress.deny", "{\"name\": \"a\\u001b[2J\", \"reason\": 7}", "a\\x1b[2J", true },
+                { "egress.deny", "{\"name\": \"a.example.org\", \"port\": 443, \"reason\": \"path\", \"count\": 7, \"detail\": \"GET /a\", \"details\": [[\"GET /a\", 4], [\"GET /b\", 3]]}",
+                  "a.example.org:443: path (GET /a and 1 more), 7 times", true },
                 { "egress.deny", "{}", "?", true },
                 { "egress.totals", "{\"rejected\": 7, \"logged\": 5}", "in all, 7 packets turned away by the guest's network", false },
                 { "egress.totals", "{\"rejected\": 1}", "in all, 1 packet turned away by the guest's network", false },

@@ -305,6 +305,32 @@ static size_t count_of(const char *text, const char *part) {
         return n;
 }
 
+/* What is suggested for these records, which it frees; it is in `out`, and what is said about it in `err`. */
+static void suggest(CtlLogRecord *records, size_t n) {
+        size_t out_size, err_size;
+        Ctl ctl = {};
+
+        free(out);
+        free(err);
+        ctl.out = open_memstream(&out, &out_size);
+        ctl.err = open_memstream(&err, &err_size);
+        assert_int_equal(ctl_policy_suggest(&ctl, "raaaaaaaaaaaa", records, n), CTL_OK);
+        (void) fclose(ctl.out);
+        (void) fclose(ctl.err);
+        for (size_t i = 0; i < n; i++)
+                json_decref(records[i].data);
+}
+
+/* What was suggested loads, and answers these questions as they say. */
+static void assert_suggested(const char *cases) {
+        char a[300];
+
+        tree_put(&tree, "suggested.json", out);
+        (void) snprintf(a, sizeof(a), "%s/suggested.json", tree.root);
+        if (CTL("policy", "check", a) != CTL_OK || CTL("policy", "test", a, put("cases", cases)) != CTL_OK)
+                fail_msg("%s%s", out, err);
+}
+
 static void test_suggest(void **state) {
         CtlLogRecord records[] = {
                 record("dns.refused", "looked.example.org", 53, "no-rule", "A"),
@@ -331,17 +357,8 @@ static void test_suggest(void **state) {
                 record("credential.misuse", "leak.example.org", 443, "misuse", NULL),
         };
         static const char *const never[] = { "169.254", "rebind", "front.", "denied.example", "10.0.0.1", "x1b", "192.0.2.7", "leak", "a*b" };
-        size_t out_size, err_size;
-        char a[300], b[300];
-        Ctl ctl = {};
 
-        ctl.out = open_memstream(&out, &out_size);
-        ctl.err = open_memstream(&err, &err_size);
-        assert_int_equal(ctl_policy_suggest(&ctl, "raaaaaaaaaaaa", records, ELEMENTSOF(records)), CTL_OK);
-        (void) fclose(ctl.out);
-        (void) fclose(ctl.err);
-        for (size_t i = 0; i < ELEMENTSOF(records); i++)
-                json_decref(records[i].data);
+        suggest(records, ELEMENTSOF(records));
 
         for (size_t i = 0; i < ELEMENTSOF(never); i++)
                 assert_lacks(out, never[i]);
@@ -350,18 +367,130 @@ static void test_suggest(void **state) {
         assert_has(err, "\"credential-misuse\"");
         assert_has(err, "looked.example.org was only looked up");
         assert_lacks(err, "both.example.org was only");
-        assert_int_equal(count_of(out, "\"name\": \"api.example.org\""), 4); /* what is below a path that is suggested has no rule of its own */
-
-        tree_put(&tree, "suggested.json", out);
-        (void) put("cases", "pass looked.example.org:443\ndeny looked.example.org:80\npass both.example.org:22\npass both.example.org:443\ndeny both.example.org:80\n"
+        /* what is below a path that is suggested has no rule of its own, and rules that differ in their paths alone are one */
+        assert_int_equal(count_of(out, "\"name\": \"api.example.org\""), 3);
+        assert_suggested("pass looked.example.org:443\ndeny looked.example.org:80\npass both.example.org:22\npass both.example.org:443\ndeny both.example.org:80\n"
                             "inspect https://api.example.org/v2/x\ndeny https://api.example.org/v2/z\ninspect https://api.example.org/v1/y PUT\n"
                             "inspect https://api.example.org/v2/x/below/it\ninspect https://api.example.org/v2/x/below HEAD\ndeny https://api.example.org/v2/x HEAD\n"
                             "inspect https://api.example.org/v2/xbeside\ndeny https://api.example.org/v1/y GET\ninspect https://top.example.org/\ndeny https://top.example.org/a/b\n");
-        (void) snprintf(a, sizeof(a), "%s/suggested.json", tree.root);
-        (void) snprintf(b, sizeof(b), "%s/cases", tree.root);
-        assert_int_equal(CTL("policy", "check", a), CTL_OK);
-        if (CTL("policy", "test", a, b) != CTL_OK)
-                fail_msg("%s%s", out, err);
+}
+
+static CtlLogRecord with_details(CtlLogRecord r, json_t *details, int count, int unlisted) {
+        (void) json_object_set_new(r.data, "details", details);
+        (void) json_object_set_new(r.data, "count", json_integer(count));
+        if (unlisted > 0)
+                (void) json_object_set_new(r.data, "unlisted", json_integer(unlisted));
+        return r;
+}
+
+static CtlLogRecord by(CtlLogRecord r, const char *actor) {
+        r.actor = (char *) actor;
+        return r;
+}
+
+/* A record that stands for many has each request that it names suggested, in as few rules as say just that. */
+static void test_suggest_details(void **state) {
+        CtlLogRecord records[] = {
+                with_details(record("egress.deny", "api.example.org", 443, "path", "GET /a"),
+                             json_pack("[[s,i],[s,i],[s,i],[s,i],[s,i]]", "GET /a", 3, "GET /b/c", 1, "HEAD /a", 1, "GET /a/below", 1, "HEAD /b/c", 1), 9, 2),
+                with_details(record("egress.deny", "api.example.org", 443, "method", "PUT /a"), json_pack("[[s,i],[s,i]]", "PUT /a", 1, "GET /d\\x1b", 4), 5, 0),
+                /* the pattern for "/" has "/x" in it, but not what is below */
+                with_details(record("egress.deny", "top.example.org", 443, "path", "GET /"), json_pack("[[s,i],[s,i],[s,i]]", "GET /", 1, "GET /x", 1, "GET /x/y", 1), 3, 0),
+                /* the same at another port; who looked says what it carries */
+                by(record("egress.deny", "two.example.org", 9000, "path", "GET /q"), "anchor-proxy@raaaaaaaaaaaa.service"),
+                by(record("egress.deny", "two.example.org", 9001, "path", "GET /q"), "anchor-inject@raaaaaaaaaaaa.service"),
+                record("egress.deny", "two.example.org", 80, "path", "GET /q"),
+        };
+
+        suggest(records, ELEMENTSOF(records));
+        assert_has(err, "# Not suggested: 2 blocked for \"which request it was is not in the log\"");
+        assert_has(err, "# Not suggested: 4 blocked for \"a path that is not known or is ambiguous\"");
+        assert_lacks(err, "is a guess");
+        assert_int_equal(count_of(out, "\"name\": \"api.example.org\""), 2);
+        assert_int_equal(count_of(out, "\"name\": \"top.example.org\""), 1);
+        assert_int_equal(count_of(out, "\"name\": \"two.example.org\""), 1);
+        assert_lacks(out, "below");
+        assert_suggested("inspect https://api.example.org/a\ninspect https://api.example.org/a HEAD\ninspect https://api.example.org/a PUT\n"
+                         "inspect https://api.example.org/b/c\ninspect https://api.example.org/b/c HEAD\ninspect https://api.example.org/a/below\n"
+                         "deny https://api.example.org/b/c PUT\ndeny https://api.example.org/b\ndeny https://api.example.org/a DELETE\ndeny https://api.example.org/d\n"
+                         "inspect https://top.example.org/\ninspect https://top.example.org/x\ninspect https://top.example.org/x/y\ndeny https://top.example.org/x/z\n"
+                         "pass http://two.example.org:9000/q\ninspect https://two.example.org:9001/q\npass http://two.example.org/q\n"
+                         "deny http://two.example.org:9000/r\ndeny https://two.example.org:9001/q PUT\ndeny http://two.example.org/r\n");
+}
+
+/* What git asked for is no path: a rule about its repository, or nothing. */
+static void test_suggest_git(void **state) {
+        CtlLogRecord records[] = {
+                with_details(record("egress.deny", "git.example.org", 443, "git-repository", "GET /team/one/info/refs?service=git-upload-pack"),
+                             json_pack("[[s,i],[s,i],[s,i],[s,i],[s,i]]", "GET /team/one/info/refs?service=git-upload-pack", 1, "POST /team/one.git/git-upload-pack", 1,
+                                       "GET /team/two.git/info/refs?service=git-upload-pack", 1, "GET /team/mine/info/refs?service=git-receive-pack", 2,
+                                       "POST /team/mine/info/lfs/objects/batch", 3), 8, 0),
+                record("egress.deny", "git.example.org", 443, "git-protocol", "GET /team/one/HEAD"),
+                record("egress.deny", "git.example.org", 443, "git-push", "GET /team/app/info/refs?service=git-receive-pack"),
+                /* a host that had rules about paths alone, and one in the clear, where git has no rules */
+                with_details(record("egress.deny", "api.example.org", 443, "path", "GET /a"),
+                             json_pack("[[s,i],[s,i],[s,i]]", "GET /a", 1, "GET /x/y/info/refs?service=git-upload-pack", 1, "GET /x/z/info/refs", 1), 3, 0),
+                record("egress.deny", "plain.example.org", 80, "path", "GET /team/one/info/refs?service=git-upload-pack"),
+                /* what a repository cannot be called */
+                record("egress.deny", "git.example.org", 443, "git-repository", "GET /team/%7eme/info/refs?service=git-upload-pack"),
+                record("egress.deny", "git.example.org", 443, "git-repository", "GET /team/*/info/refs?service=git-upload-pack"),
+        };
+
+        suggest(records, ELEMENTSOF(records));
+        assert_has(err, "# Not suggested: 2 blocked for \"a push, whose rule must name the refs\"");
+        assert_has(err, "# Not suggested: 3 blocked for \"Git LFS, which goes with a rule about its repository\"");
+        assert_has(err, "# Not suggested: 2 blocked for \"git-protocol\"");
+        assert_has(err, "# Not suggested: 2 blocked for \"git-push\"");
+        assert_has(err, "# Not suggested: 1 blocked for \"git's dumb protocol\"");
+        assert_has(err, "# Not suggested: 2 blocked for \"what no rule can say\"");
+        assert_int_equal(count_of(out, "\"name\": \"git.example.org\""), 1);
+        assert_suggested("inspect https://git.example.org/team/one/info/refs?service=git-upload-pack\ninspect https://git.example.org/team/one.git/git-upload-pack POST\n"
+                         "inspect https://git.example.org/team/two/git-upload-pack POST\ndeny https://git.example.org/team/one/info/refs?service=git-receive-pack\n"
+                         "deny https://git.example.org/team/one/git-receive-pack POST\ndeny https://git.example.org/team/one/HEAD\ndeny https://git.example.org/team/one/info/refs\n"
+                         "deny https://git.example.org/team/mine/info/refs?service=git-upload-pack\ndeny https://git.example.org/team/x/info/refs?service=git-upload-pack\n"
+                         "inspect https://api.example.org/a\ninspect https://api.example.org/x/y/git-upload-pack POST\ndeny https://api.example.org/x/z/info/refs\n"
+                         "deny https://api.example.org/x/y/git-receive-pack POST\n"
+                         "pass http://plain.example.org/team/one/info/refs\ndeny http://plain.example.org/team/one/git-upload-pack POST\n");
+}
+
+/* Names, methods and paths are a guest's to choose: none makes a file that does not load. */
+static void test_suggest_hostile(void **state) {
+        static CtlLogRecord records[1400];
+        char name[64], detail[64];
+        size_t n = 0;
+
+        records[n++] = record("dns.refused", "xn--zz.example.org", 53, "no-rule", "A"); /* no name that IDNA knows */
+        records[n++] = record("egress.deny", "good.example.org", 443, "no-rule", NULL);
+        records[n++] = by(record("egress.deny", "both.example.org", 443, "path", "GET /x"), "anchor-inject@raaaaaaaaaaaa.service");
+        records[n++] = by(record("egress.deny", "both.example.org", 443, "path", "GET /y"), "anchor-proxy@raaaaaaaaaaaa.service");
+        for (unsigned i = 0; i < 100; i++) {
+                (void) snprintf(detail, sizeof(detail), "M%c%c /x", 'A' + i / 26, 'A' + i % 26);
+                records[n++] = record("egress.deny", "methods.example.org", 443, "method", detail);
+        }
+        for (unsigned i = 0; i < 80; i++)
+                records[n++] = record("egress.deny", "ports.example.org", (int) (10000 + i), "port", NULL);
+        for (unsigned i = 0; i < 300; i++) {
+                (void) snprintf(detail, sizeof(detail), "GET /p/%u", i);
+                records[n++] = record("egress.deny", "paths.example.org", 443, "path", detail);
+        }
+        for (unsigned i = 0; i < 40; i++) {
+                (void) snprintf(detail, sizeof(detail), "POST /team/r%u/git-upload-pack", i);
+                records[n++] = record("egress.deny", "git.example.org", 443, "git-repository", detail);
+        }
+        while (n < ELEMENTSOF(records)) {
+                (void) snprintf(name, sizeof(name), "n%zu.example.org", n);
+                records[n++] = record("egress.deny", name, 443, "no-rule", NULL);
+        }
+
+        suggest(records, n);
+        assert_has(err, "more are left out");
+        assert_has(err, "# Not suggested: 2 blocked for \"a second protocol at one port\"");
+        assert_has(err, "\"what no rule can say\"");
+        assert_lacks(out, "xn--zz");
+        assert_suggested("pass good.example.org:443\ninspect https://both.example.org/x\ndeny https://both.example.org/y\ninspect https://methods.example.org/x MAA\n"
+                         "pass ports.example.org:10000\npass ports.example.org:10079\ninspect https://paths.example.org/p/0\ninspect https://paths.example.org/p/299\n"
+                         "inspect https://git.example.org/team/r0/git-upload-pack POST\ninspect https://git.example.org/team/r39/git-upload-pack POST\n"
+                         "pass n600.example.org:443\ndeny n1399.example.org:443\n");
 }
 
 int main(void) {
@@ -374,6 +503,9 @@ int main(void) {
                 cmocka_unit_test_setup_teardown(test_import, setup, teardown),
                 cmocka_unit_test_setup_teardown(test_import_inspection, setup, teardown),
                 cmocka_unit_test_setup_teardown(test_suggest, setup, teardown),
+                cmocka_unit_test_setup_teardown(test_suggest_details, setup, teardown),
+                cmocka_unit_test_setup_teardown(test_suggest_git, setup, teardown),
+                cmocka_unit_test_setup_teardown(test_suggest_hostile, setup, teardown),
         };
 
         return cmocka_run_group_tests(tests, NULL, NULL);

@@ -180,6 +180,102 @@ static void test_many_at_once(void **state) {
         assert_int_equal(told.sum, 700);
 }
 
+/* What was asked for, of one kind in one window. */
+typedef struct Asked {
+        char texts[2][128];
+        size_t n, most;
+        uint64_t listed, sum;
+} Asked;
+
+static bool on_asked(const Denial *d, bool last, void *userdata) {
+        Asked *a = userdata;
+        uint64_t listed = 0;
+
+        a->n = d->n_details;
+        if (a->n > a->most)
+                a->most = a->n;
+        for (size_t i = 0; i < d->n_details; i++) {
+                assert_true(strlen(d->details[i].text) <= DENIALS_DETAIL_SIZE);
+                listed += d->details[i].count;
+                if (i < ELEMENTSOF(a->texts))
+                        (void) snprintf(a->texts[i], sizeof(a->texts[i]), "%.100s %lu", d->details[i].text, (unsigned long) d->details[i].count);
+        }
+        assert_true(listed <= d->count);
+        a->listed += listed;
+        a->sum += d->count;
+        return true;
+}
+
+static void ask(Denials *d, uint64_t now, const char *name, const char *detail) {
+        Denial one = make("r000000000001", name, 443);
+
+        one.detail = (char *) detail;
+        assert_return_code(denials_add(d, now, &one), 0);
+}
+
+/* One record has all that was asked for since the last, each once with its count; what was told before is not told again. */
+static void test_details(void **state) {
+        _cleanup_(denials_freep) Denials *d = NULL;
+        char longer[DENIALS_DETAIL_SIZE + 2];
+        Asked a = {};
+
+        assert_return_code(denials_new(&d, on_asked, &a), 0);
+        ask(d, 0, "a.example", "GET /1");
+        assert_int_equal(a.n, 1);
+        assert_string_equal(a.texts[0], "GET /1 1");
+
+        ask(d, SECOND, "a.example", "GET /2");
+        ask(d, SECOND, "a.example", "GET /3");
+        ask(d, SECOND, "a.example", "GET /2");
+        denials_tick(d, 10 * SECOND);
+        assert_int_equal(a.n, 2);
+        assert_string_equal(a.texts[0], "GET /2 2");
+        assert_string_equal(a.texts[1], "GET /3 1");
+        assert_int_equal(a.listed, a.sum);
+
+        /* one that is too long is counted, and is in full where it is the first */
+        memset(longer, 'x', sizeof(longer) - 1);
+        longer[sizeof(longer) - 1] = '\0';
+        ask(d, 11 * SECOND, "a.example", "GET /4");
+        ask(d, 11 * SECOND, "a.example", longer);
+        denials_flush(d, NULL);
+        assert_int_equal(a.n, 1);
+        assert_int_equal(a.sum, a.listed + 1);
+}
+
+/* A guest that asks for ever other things gets a bound for each kind and one for the run, however many kinds it has; the counts stay right. */
+static void test_many_details(void **state) {
+        _cleanup_(denials_freep) Denials *d = NULL;
+        char name[32], detail[32];
+        Asked a = {};
+
+        assert_return_code(denials_new(&d, on_asked, &a), 0);
+        for (unsigned i = 0; i < 1000; i++) {
+                (void) snprintf(detail, sizeof(detail), "GET /%u", i);
+                ask(d, 0, "one.example", detail);
+        }
+        denials_tick(d, 10 * SECOND);
+        assert_int_equal(a.most, DENIALS_DETAILS_MAX);
+        assert_int_equal(a.listed, 1 + DENIALS_DETAILS_MAX);
+        assert_int_equal(a.sum, 1000);
+
+        for (unsigned i = 0; i < 20 * 40; i++) {
+                (void) snprintf(name, sizeof(name), "n%u.example", i % 20);
+                (void) snprintf(detail, sizeof(detail), "GET /%u", i);
+                ask(d, 20 * SECOND, name, detail); /* the first of each is told at once, and makes room */
+        }
+        a = (Asked) {};
+        denials_tick(d, 30 * SECOND);
+        assert_int_equal(a.listed, DENIALS_DETAILS_OF_RUN_MAX);
+        assert_int_equal(a.sum, 20 * 39);
+
+        /* and there is room again */
+        ask(d, 31 * SECOND, "n1.example", "GET /again");
+        denials_flush(d, NULL);
+        assert_int_equal(a.listed, DENIALS_DETAILS_OF_RUN_MAX + 1);
+        assert_int_equal(denials_count(d), 0);
+}
+
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_first_at_once),
@@ -188,6 +284,8 @@ int main(void) {
                 cmocka_unit_test(test_many_at_once),
                 cmocka_unit_test(test_not_now),
                 cmocka_unit_test(test_last_words),
+                cmocka_unit_test(test_details),
+                cmocka_unit_test(test_many_details),
         };
 
         return cmocka_run_group_tests(tests, NULL, NULL);

@@ -179,6 +179,84 @@ static void test_what_a_proxy_says(void **state) {
         assert_true(time_boottime() - begin >= 150 * 1000);
 }
 
+static void request_in_vain(World *w, const char *name, const char *method, const char *path, const char *reason) {
+        call(w, "Connect", json_pack("{s:s, s:i, s:s, s:s, s:s, s:s}", "name", name, "port", 443, "protocol", "tls", "host", name, "method", method, "path", path));
+        assert_denied(w, reason);
+}
+
+/* The record that stands for that many; NULL if there is none. Its data are borrowed from *ret. */
+static const json_t *find_record(const World *w, const char *name, json_int_t count, json_t **ret) {
+        _cleanup_free_ char *records = strdup(w->auditd.records ?: "");
+
+        for (char *save = NULL, *line = strtok_r(records, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
+                const json_t *data;
+
+                json_decref(*ret);
+                *ret = json_loads(line, 0, NULL);
+                data = json_object_get(*ret, "data");
+                if (json_integer_value(json_object_get(data, "count")) == count && strcmp(json_string_value(json_object_get(data, "name")) ?: "", name) == 0)
+                        return data;
+        }
+        return NULL;
+}
+
+/* All requests that were denied in ten seconds are in the record, but for their queries; what there is no room for is a number in it. */
+static void test_what_was_asked_for(void **state) {
+        _cleanup_json_ json_t *record = NULL;
+        const json_t *data, *details;
+        World *w = *state;
+        uint64_t before;
+        char path[300];
+
+        w->as_role = PEER_INJECT;
+        register_run_of(w, RUN, "paths");
+        request_in_vain(w, "api.example.org", "GET", "/first?token=hidden", "path");
+        for (unsigned i = 0; i < 40; i++) {
+                (void) snprintf(path, sizeof(path), "/v2/%u?token=hidden", i);
+                request_in_vain(w, "api.example.org", i % 2 == 0 ? "GET" : "PUT", path, "path");
+        }
+        (void) snprintf(path, sizeof(path), "/%0250u", 7);
+        request_in_vain(w, "api.example.org", "GET", path, "path");
+        request_in_vain(w, "git.example.org", "GET", "/team/other/info/refs?service=git-upload-pack", "git-repository");
+        request_in_vain(w, "git.example.org", "GET", "/team/other/info/refs?service=git-receive-pack", "git-repository");
+        request_in_vain(w, "git.example.org", "GET", "/team/other/info/refs?service=hidden", "git-protocol");
+
+        before = egress_state_find(w->e->state, RUN)->n_records;
+        assert_int_equal(before, 1 + 3); /* the registration, and the first of each kind */
+        call(w, "Release", json_pack("{s:s}", "run", RUN));
+        UNTIL(w->event, strstr(w->auditd.records, "egress.released"));
+        data = find_record(w, "api.example.org", 41, &record);
+        assert_non_null(data);
+        details = json_object_get(data, "details");
+        assert_int_equal(json_array_size(details), DENIALS_DETAILS_MAX);
+        assert_string_equal(json_string_value(json_array_get(json_array_get(details, 1), 0)), "PUT /v2/1");
+        assert_int_equal(json_integer_value(json_array_get(json_array_get(details, 1), 1)), 1);
+        assert_int_equal(json_integer_value(json_object_get(data, "unlisted")), 41 - DENIALS_DETAILS_MAX);
+        data = find_record(w, "git.example.org", 1, &record);
+        assert_string_equal(json_string_value(json_object_get(data, "detail")), "GET /team/other/info/refs?service=git-upload-pack");
+        assert_null(json_object_get(data, "details"));
+        assert_non_null(strstr(w->auditd.records, "git-receive-pack"));
+        assert_null(strstr(w->auditd.records, "hidden"));
+}
+
+/* What makes a record longer is taken off the run's budget of records: 256 bytes are one more. */
+static void test_weight(void **state) {
+        World *w = *state;
+        char path[220];
+        uint64_t before;
+
+        w->as_role = PEER_INJECT;
+        register_run_of(w, RUN, "paths");
+        request_in_vain(w, "api.example.org", "GET", "/first", "path");
+        for (unsigned i = 0; i < 16; i++) {
+                (void) snprintf(path, sizeof(path), "/%0203u", i); /* with "GET /", 208 bytes */
+                request_in_vain(w, "api.example.org", "GET", path, "path");
+        }
+        before = egress_state_find(w->e->state, RUN)->n_records;
+        denials_tick(w->e->denials, time_boottime() + DENIALS_WINDOW_USEC);
+        assert_int_equal(egress_state_find(w->e->state, RUN)->n_records, before + 1 + 16 * 208 / 256);
+}
+
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test_setup_teardown(test_denials, set_up, tear_down),
@@ -186,6 +264,8 @@ int main(void) {
                 cmocka_unit_test_setup_teardown(test_stop, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_stop_unrecorded, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_what_a_proxy_says, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_what_was_asked_for, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_weight, set_up, tear_down),
         };
 
         return cmocka_run_group_tests(tests, enter_world, NULL);
