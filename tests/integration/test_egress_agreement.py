@@ -171,6 +171,29 @@ def test_a_first_round_that_fails_ends_the_run_before_its_first_step(host, check
     assert not [line for line in host.run("pgrep -l qemu", check=False).stdout.splitlines()]
 
 
+def test_a_policy_that_lets_through_ends_a_run_before_its_first_step(host):
+    """The third layer alone: an operator's file that names what no run may reach, which the other two deny as before."""
+    path = "/etc/anchorhold/policy/egress/test-net.json"
+    before = host.run("cat " + path).stdout
+    policy = json.loads(before)
+    policy["allow"].append({"name": "metadata.google.internal", "ports": [80]})
+    host.write(path, json.dumps(policy))
+    try:
+        done = host.anchorctl("run", "--workflow", "exec-net", "--", "echo", "up", check=False, timeout=120)
+    finally:
+        host.write(path, before)
+    item = host.items()[0]["id"]
+    shown = host.show(item)
+    assert done.returncode == 1 and "\nup\n" not in done.stdout and not steps(host, item)
+    assert "enforcement.mismatch" in shown["reason"] and "layer policy" in shown["reason"], shown["reason"]
+    [found] = mismatches(host, shown["runs"][0]["id"])
+    assert found["reason"] == "layer policy: metadata is allowed"
+    tried = {(p["layer"], p["probe"]): p["result"] for p in found["probes"]}
+    assert tried["policy", "unlisted-name"] == tried["cgroup", "metadata"] == tried["guest-network", "metadata"] == "denied"
+    # the control: without that rule the same begins
+    assert "\nup\n" in "\n" + host.anchorctl("run", "--workflow", "exec-net", "--", "echo", "up", timeout=120).stdout
+
+
 @pytest.mark.parametrize("half, signal, seconds", [("check", "KILL", 10), ("probe", "STOP", 30)])
 def test_no_half_of_the_check_ends_and_the_run_goes_on(host, live, half, signal, seconds):
     """Killed, which ends what is bound to it; or stopped, so that the other half finds its word too old."""

@@ -21,6 +21,27 @@ from waiting import wait_for
 RUN = "r0000cleartx1"
 
 
+# ---- a long answer, beside everything else here ----
+
+STREAM = 40      # seconds; a grant is for connects of its first thirty
+
+
+@pytest.fixture(scope="module", autouse=True)
+def stream(run, www):
+    """Waits for the whole answer, and returns it."""
+    answers = []
+    request = f"GET /slow/{STREAM} HTTP/1.1\r\nHost: {NAME}\r\nConnection: close\r\n\r\n".encode()
+    thread = threading.Thread(target=lambda: answers.append(run.call(exchange, www, 80, request, 10, False, timeout=STREAM + 60)))
+    thread.start()
+
+    def wait():
+        thread.join()
+        return answers[0]
+
+    yield wait
+    thread.join()
+
+
 # ---- cleartext HTTP ----
 
 def converse(address, parts, port=8081, end=True):
@@ -250,3 +271,10 @@ def test_10000_short_connections(host, run, www, world):
     assert sum(results) == 10000
     assert works(run, www, world.path("world.pem"))
     wait_for(lambda: resident(host) < before + 8192, 10, explain=lambda: (before, resident(host)))
+
+
+def test_a_stream_outlives_its_grant(stream):
+    """Begun before all that stands above; and to the last line."""
+    answer = stream()
+    assert isinstance(answer, bytes) and answer.endswith(b"\r\n0\r\n\r\n"), answer[-100:]
+    assert [int(line) for line in answer.partition(b"\r\n\r\n")[2].split(b"\r\n")[1:-3:2]] == list(range(STREAM))

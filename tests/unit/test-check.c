@@ -154,11 +154,32 @@ static void test_not_taken(void **state) {
         assert_true(probe_read("/nonexistent/result", &(CheckTable) {}) < 0);
 }
 
+/* Whichever layer says otherwise, about whichever probe. */
+static void test_each_layer(void **state) {
+        static const char *const layers[] = { "guest-network", "cgroup", "policy" };
+        char reason[256], expected[64];
+
+        for (int l = 0; l < CHECK_N_LAYERS; l++)
+                for (int p = 0; p < CHECK_N_PROBES; p++) {
+                        CheckTable t = {};
+
+                        for (int i = 0; i < CHECK_N_LAYERS; i++)
+                                for (int k = 0; k < CHECK_N_PROBES; k++)
+                                        t.results[i][k] = k == CHECK_CONTROL ? CHECK_ALLOWED : CHECK_DENIED;
+                        assert_false(check_disagrees(&t, reason, sizeof(reason)));
+                        t.results[l][p] = p == CHECK_CONTROL ? CHECK_DENIED : CHECK_ALLOWED;
+                        assert_true(check_disagrees(&t, reason, sizeof(reason)));
+                        (void) snprintf(expected, sizeof(expected), "layer %s: %s is %s", layers[l], check_probe_name((CheckProbe) p), p == CHECK_CONTROL ? "denied" : "allowed");
+                        assert_string_equal(reason, expected);
+                }
+}
+
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_taken_over),
                 cmocka_unit_test(test_not_tried),
                 cmocka_unit_test(test_not_taken),
+                cmocka_unit_test(test_each_layer),
         };
 
         return cmocka_run_group_tests(tests, set_up, tear_down);
