@@ -182,7 +182,7 @@ def test_sign_of_life(host):
     lines = [line for line in err.splitlines() if line.startswith("…")]
     assert len(lines) >= 2 and "\r" not in err and "\033" not in err
     first, second = (int(re.fullmatch(r"… running, exec: (\d+) s", line)[1]) for line in lines[-2:])
-    assert 9 <= first <= 12 and 8 <= second - first <= 12, lines
+    assert 8 <= first <= 12 and 8 <= second - first <= 12, lines       # nine, by the clock of each line, cut to whole seconds
     assert said["quiet"] == ("done\n", "")
 
     drawn = said["terminal"][0].decode()
@@ -194,7 +194,8 @@ def test_sign_of_life(host):
     assert host.run(["cat", "/tmp/sign-of-life"]).stdout == "done\n"
 
     dumb = said["dumb"][0].decode()
-    assert "\033" not in dumb and re.search(r"… running, exec: (9|1[0-2]) s\r\n", dumb)
+    # it counts from the step's begin, and is silent from its own
+    assert "\033" not in dumb and re.search(r"… running, exec: (9|1\d|2[0-2]) s\r\n", dumb), dumb
 
 
 def test_doctor_and_status(host):
