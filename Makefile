@@ -18,9 +18,9 @@ help:   ## this text
 
 .PHONY: check
 ifdef T
-check: integration ## every test there is (T=WORD: only the integration tests whose file's name contains WORD)
+check: integration ## unit tests (plain, and with sanitizers), fuzz corpora, integration tests (T=WORD: only the last, in files whose name contains WORD)
 else
-check:
+check: kernel
 	@tests/steps unit asan corpora image-root templates bootable integration
 endif
 

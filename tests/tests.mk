@@ -8,8 +8,13 @@ TEST_FILES := $(if $(T),$(sort $(foreach f,$(wildcard tests/*/test_*.py),$(if $(
 # made anew: the session would wait for its tests for ever.
 BESIDE := $(if $(T),,-n 2 --dist loadfile --max-worker-restart=0)
 
+# Asked first: who hears that it cannot boot here wants to hear so before everything is built.
+.PHONY: kernel
+kernel:
+	@image/kernel
+
 .PHONY: integration
-integration: image-root templates ## integration tests on the booted image
+integration: kernel image-root templates ## integration tests on the booted image
 	@[ -n "$(strip $(TEST_FILES))" ] || { echo 'no test file has "$(T)" in its name' >&2; exit 1; }
 	@env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 CACHE="$(CACHE)" PYTHONDONTWRITEBYTECODE=1 \
 		/usr/bin/python3 -m pytest -p no:cacheprovider --color=no -q --durations=5 --tb=short $(BESIDE) $(TEST_FILES)
@@ -23,12 +28,12 @@ check-vm: image ## the image as a full virtual machine: what is read-only, KVM, 
 AGENT ?= pi
 
 .PHONY: demo
-demo: image-root templates ## one real agent fixes one real repository in one microVM (AGENT=pi or claude; KEEP=1: the host stays up until Enter)
+demo: kernel image-root templates ## one real agent fixes one real repository in one microVM (AGENT=pi or claude; KEEP=1: the host stays up until Enter)
 	@env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 TERM="$(TERM)" CACHE="$(CACHE)" PYTHONDONTWRITEBYTECODE=1 \
 		/usr/bin/python3 tests/demo/demo.py --agent "$(AGENT)" $(if $(KEEP),--keep)
 
 .PHONY: bench
-bench: image-root templates ## figures of one run: cold start, where its time goes, memory; of policy decisions; of its proxies beside squid and mitmproxy (ONLY=policy|connects|egress|proxies|start: one part)
+bench: kernel image-root templates ## figures of one run: cold start, where its time goes, memory; of policy decisions; of its proxies beside squid and mitmproxy (ONLY=policy|connects|egress|proxies|start: one part)
 	@$(INSIDE) benches
 	@env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 CACHE="$(CACHE)" PYTHONDONTWRITEBYTECODE=1 \
 		/usr/bin/python3 tests/bench/bench.py $(if $(ONLY),--only $(ONLY))

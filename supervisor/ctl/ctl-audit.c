@@ -47,7 +47,7 @@ static void print_report(Ctl *ctl, const AuditVerifyReport *v) {
         if (v->checkpoints_checked)
                 (void) fprintf(ctl->out, "checkpoints: %" PRIu64 " compared\n", v->checkpoints);
         else
-                (void) fputs("checkpoints: none yet, or none that could be read, so a missing end would not be noticed\n", ctl->out);
+                (void) fputs("checkpoints: none (auditd signs one each minute; root can read them), so a missing end would not be noticed\n", ctl->out);
         if (v->vacuumed)
                 (void) fputs("  beginning: vacuumed, as a checkpoint confirms\n", ctl->out);
 }

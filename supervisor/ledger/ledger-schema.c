@@ -276,8 +276,8 @@ static const char *const schema_additions[] = {
         "  DELETE FROM reservation WHERE run = NEW.run AND call = NEW.call;"
         " END;",
         /* 3: the site's policy, and under which deployment */
-        "CREATE TABLE site (id INTEGER PRIMARY KEY CHECK (id = 1), deployment TEXT NOT NULL, digest TEXT NOT NULL, previous TEXT NOT NULL,"
-        "  waits INTEGER NOT NULL, time_usec INTEGER NOT NULL);",
+        ("CREATE TABLE site (id INTEGER PRIMARY KEY CHECK (id = 1), deployment TEXT NOT NULL, digest TEXT NOT NULL, previous TEXT NOT NULL,"
+         "  waits INTEGER NOT NULL, time_usec INTEGER NOT NULL);"),
 
         /* 4: calls of a run that are repeated count once */
         "ALTER TABLE run ADD COLUMN told INTEGER NOT NULL DEFAULT 0;",

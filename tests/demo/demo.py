@@ -30,7 +30,8 @@ START = time.monotonic()
 
 
 def title(text):
-    print(f"\n\033[1m== {text}\033[0m \033[2m({time.monotonic() - START:.0f} s)\033[0m", flush=True)
+    bold, faint, plain = ("\033[1m", "\033[2m", "\033[0m") if sys.stdout.isatty() and "NO_COLOR" not in os.environ else ("", "", "")
+    print(f"\n{bold}== {text}{plain} {faint}({time.monotonic() - START:.0f} s){plain}", flush=True)
 
 
 def shown(host, *command, user="operator"):
@@ -53,6 +54,8 @@ def main():
     host = None
     try:
         title("the world: a model provider, a git server and DNS, in a namespace of their own")
+        print("They stand in for the real ones under their names: the provider is a script that knows this one task, its key is worth nothing,\n"
+              "and what it counts costs nothing. The agent, and all that is between it and them, is what it is on a host.")
         world.start()
         title("boot the image")
         host = hosting.start_in_world("demo", world, repository=repository)

@@ -17,15 +17,15 @@ import pytest
 # Begun first, so that the processes end together.
 LONGEST = ("test_run_result", "test_egress_never_off", "test_run_rogue_guest", "test_run_crash", "test_egress_guest", "test_run_supervisor", "test_metering_caps",
            "test_egress_strict", "test_egress_agreement", "test_run_anchorctl", "test_run_import", "test_egress_names", "test_egress_never_off_daemons")
-LOCKS = pathlib.Path(__file__).resolve().parents[2] / "build/integration"
+BUILD = pathlib.Path(__file__).resolve().parents[2] / "build/integration"
 
 
 class Turns:
     """One lock, shared by tests and held alone by quiet ones. Who wants it takes the gate first, so that a quiet test is not waited past."""
 
     def __init__(self):
-        LOCKS.mkdir(parents=True, exist_ok=True)
-        self.gate, self.turn = (os.open(LOCKS / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600) for name in ("gate", "turn"))
+        BUILD.mkdir(parents=True, exist_ok=True)
+        self.gate, self.turn = (os.open(BUILD / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600) for name in ("gate", "turn"))
 
     @pytest.hookimpl(hookwrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item):
@@ -76,7 +76,7 @@ class Tables:
     """(title, lines) that a test wants seen even if it passes: `config.tables`."""
 
     def __init__(self, config):
-        self.config = config
+        self.config, self.begun = config, time.time()
         config.tables = []
 
     def pytest_sessionfinish(self):
@@ -92,14 +92,19 @@ class Tables:
             terminalreporter.section(title, sep="-")
             for line in lines:
                 terminalreporter.write_line(line)
+        journals = [path for path in sorted(BUILD.glob("*.journal")) if path.stat().st_mtime >= self.begun]
+        if journals and (terminalreporter.stats.get("failed") or terminalreporter.stats.get("error")):
+            terminalreporter.section("what the hosts of these tests wrote into their journals", sep="-")
+            for path in journals:
+                terminalreporter.write_line(str(path))
 
 
 @contextlib.contextmanager
 def once(config, name):
     """True for the first process of the session that gets here; the others wait until its block has ended, and get False."""
     session = getattr(config, "workerinput", {}).get("testrunuid", str(os.getpid()))
-    LOCKS.mkdir(parents=True, exist_ok=True)
-    with open(LOCKS / f"{name}.once", "a+", encoding="ascii") as f:
+    BUILD.mkdir(parents=True, exist_ok=True)
+    with open(BUILD / f"{name}.once", "a+", encoding="ascii") as f:
         fcntl.flock(f, fcntl.LOCK_EX)
         f.seek(0)
         first = f.read() != session

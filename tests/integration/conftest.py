@@ -20,14 +20,12 @@ import host as hosting  # noqa: E402
 import world as worlds  # noqa: E402
 from egressrun import Anchord, EgressRun  # noqa: E402
 
-LOGS = TOP / "build" / "integration"
-
 
 def stop_boot(booted):
     """Keeps the journal for whoever looks for the cause of a failure, then ends the boot."""
-    LOGS.mkdir(parents=True, exist_ok=True)
+    beside.BUILD.mkdir(parents=True, exist_ok=True)
     journal = booted.run("journalctl --no-pager -b -o short-precise; journalctl --no-pager -b --namespace=anchorhold", check=False)
-    (LOGS / f"{booted.name}.journal").write_text(journal.stdout)
+    (beside.BUILD / f"{booted.name}.journal").write_text(journal.stdout)
     booted.stop()
 
 

@@ -230,7 +230,9 @@ def columns_of(columns, witness):
     names = ["", *(re.sub(r".*anchor-", "", name) for name in columns)]
     rows = [names] + [[name, *(column.get(name, "-") for column in columns.values())] for name in columns["outside"]]
     rows.append(["packets at the device", *(str(len(witness[name])) if name in witness else "-" for name in columns)])
-    return ["%-36s" % row[0] + "".join(f" {cell[:11]:>11}" for cell in row[1:]) for row in rows]
+    legend = ["Each row is a way to send a packet to whom nobody was granted, each column where it was tried. The last rows take an accomplice outside",
+              'of the run: docs/operate.md, "What the fence does not see".']
+    return legend + ["%-36s" % row[0] + "".join(f" {cell[:11]:>11}" for cell in row[1:]) for row in rows]
 
 
 CLOSED = {name: closed for name, closed, _ in sockets.attempts(sockets.Place(worlds.OTHER, worlds.ORIGIN6, "lo", (0, 0), 0, 0))}

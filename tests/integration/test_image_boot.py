@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The image as a container: what is up, what is read-only, what a boot leaves behind."""
 
+import os
 import pathlib
 import signal
 import subprocess
+
+import pytest
 
 from conftest import TOP
 from waiting import wait_for
 
 BOOT = TOP / "image" / "boot"
 BOOTS = pathlib.Path("/run/anchorhold-boot")
-
 
 
 def cgroup_of(name):
@@ -135,3 +137,17 @@ def test_kept_boot_holds_nothing_of_its_caller(tmp_path):
         assert subprocess.run(["flock", "--nonblock", lock, "true"], check=False).returncode == 0
     finally:
         subprocess.run([TOP / "image" / "stop", name], check=True, timeout=90)
+
+
+@pytest.mark.parametrize("release, btf, fine", [("6.7.0", True, True), ("6.12.9-amd64", True, True), ("7.0", True, True),
+                                                ("6.6.99", True, False), ("6.1.0-41-amd64", True, False), ("5.10", True, False), ("6.12.9", False, False)])
+def test_a_kernel_that_is_too_old_is_named_first(tmp_path, release, btf, fine):
+    """Before anything is built, and by image/boot as well."""
+    uname = tmp_path / "uname"
+    uname.write_text(f"#!/bin/sh\necho {release}\n")
+    uname.chmod(0o755)
+    env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "BTF": "/proc/self/status" if btf else "/nowhere/vmlinux"}
+    for argv in ([TOP / "image" / "kernel"], ["make", "-C", TOP, "kernel"], *([] if fine else [[BOOT, "--container", "--", "true"]])):
+        done = subprocess.run(argv, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+        assert (done.returncode == 0) == fine, done
+        assert fine or ("BTF" if not btf else f"Linux {release};") in done.stderr
