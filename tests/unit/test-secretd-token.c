@@ -9,156 +9,18 @@
 
 #include <cmocka.h>
 
-#include <dirent.h>
 #include <openssl/evp.h>
 #include <openssl/pem.h>
 #include <openssl/rsa.h>
 
-#include "audit/audit-api.h"
-#include "own-world.h"
-#include "policy-tree.h"
-#include "secret/bundle.h"
-#include "secret/secretd-private.h"
-#include "util/json.h"
+#include "secretd-world.h"
 
-#define RUN "r0123456789ab"
 #define OTHER "r0123456789cd"
-#define ITEM "i0123456789ab"
 #define TOKEN "ghs_0123456789abcdefghijklmnopqrstuvwxyz"
-#define API "/run/test-secret.sock"
-#define MINUTE (60ULL * 1000 * 1000)
 
-typedef struct World {
-        sd_event *event;
-        Secretd *d;
-        IpcServer *audit, *server;
-        IpcClient *client;
-        const char *caller;
-        bool audit_refuses;
-        char *audited;  /* owned: one record a line */
-        bool answered;
-        char *error;    /* owned */
-        json_t *answer; /* owned */
-        Secret *given;  /* owned: what came with the answer */
-} World;
-
-static int on_append(IpcCall *call, json_t *params, void *userdata) {
-        World *w = userdata;
-        _cleanup_free_ char *text = json_canonical(params), *more = text_format("%s%s\n", w->audited ?: "", text);
-
-        if (w->audit_refuses)
-                return ipc_call_refuse(call, "Unavailable", "full");
-        free(w->audited);
-        w->audited = TAKE_PTR(more);
-        return ipc_call_reply(call, json_pack("{s:i, s:s}", "seq", 1, "hash", "00"));
-}
-
-static const IpcMethod audit_methods[] = { { AUDIT_INTERFACE ".Append", PEER_ROOT, on_append }, {} };
-
-/* The real handlers; the kernel's word on who calls is the test's. */
-static int on_call(IpcCall *call, json_t *params, void *userdata) {
-        World *w = userdata;
-
-        strcpy(ipc_call_peer(call)->run, w->caller);
-        for (const IpcMethod *m = secretd_methods; m->name; m++)
-                if (strcmp(m->name, ipc_call_method(call)) == 0)
-                        return m->handler(call, params, w->d);
-        return -ENOSYS;
-}
-
-static IpcMethod played[16];
-
-static IpcServer *serve(World *w, const IpcMethod *methods, const char *path) {
-        IpcServer *s = NULL;
-
-        assert_int_equal(ipc_server_new(&s, w->event, methods, w), 0);
-        assert_true(ipc_server_listen_fd(s, own_world_listen(path)) >= 0);
-        return s;
-}
-
-static void begin_life(World *w) {
-        static const char *const paths[] = { "/run/anchorhold/secret-api.sock", "/run/anchorhold/secret.sock" };
-        const SecretdPaths where = { .credentials = "/run/credentials", .state = "/run/state", .key = "/run/key", .policy_root = "" };
-
-        own_world_pass(paths, 2, "secret-api:secret");
-        assert_int_equal(secretd_new(&w->d, w->event, &where), 0);
-}
-
-static void end_life(World *w) {
-        w->d = secretd_free(w->d);
-}
-
-static int set_up(void **state) {
-        World *w = calloc(1, sizeof(*w));
-
-        own_world_reserve(2);
-        assert_int_equal(system("rm -rf /run/state /run/key; mkdir -m 700 /run/state /run/key; cp /run/app.pem /run/credentials/cred_app"), 0);
-        w->caller = RUN;
-        assert_int_equal(sd_event_new(&w->event), 0);
-        w->audit = serve(w, audit_methods, AUDIT_SOCKET);
-        for (size_t i = 0; secretd_methods[i].name; i++) {
-                assert_true(i + 1 < ELEMENTSOF(played));
-                played[i] = (IpcMethod) { secretd_methods[i].name, PEER_ROOT, on_call };
-        }
-        w->server = serve(w, played, API);
-        assert_int_equal(ipc_client_new(&w->client, w->event, API), 0);
-        begin_life(w);
-        *state = w;
-        return 0;
-}
-
-static int tear_down(void **state) {
-        World *w = *state;
-
-        ipc_client_free(w->client);
-        secretd_free(w->d);
-        ipc_server_free(w->server);
-        ipc_server_free(w->audit);
-        sd_event_unref(w->event);
-        json_decref(w->answer);
-        secret_free(w->given);
-        free(w->error);
-        free(w->audited);
-        free(w);
-        return 0;
-}
-
-static void on_answer(IpcClient *c, const char *error, json_t *params, bool more, void *userdata) {
-        World *w = userdata;
-        int fd;
-
-        w->answered = true;
-        w->error = error ? strdup(error) : NULL;
-        w->answer = json_incref(params);
-        fd = error ? -1 : ipc_client_take_fd(c, 0);
-        if (fd >= 0) {
-                assert_int_equal(secret_read_fd(&w->given, fd), 0);
-                close(fd);
-        }
-}
-
-static void call_with(World *w, const char *method, json_t *params, int fd) {
-        json_decref(w->answer);
-        free(w->error);
-        w->given = secret_free(w->given);
-        w->answer = NULL;
-        w->error = NULL;
-        w->answered = false;
-        assert_int_equal(ipc_client_call_async(w->client, method, params, &fd, fd >= 0, false, 0, on_answer, w), 0);
-        UNTIL(w->event, w->answered);
-}
-
-static void call(World *w, const char *method, json_t *params) {
-        call_with(w, method, params, -1);
-}
-
-static void is_refused(World *w, const char *error, const char *reason) {
-        const char *given = json_string_value(json_object_get(w->answer, "reason")) ?: "";
-
-        assert_non_null(w->error);
-        assert_string_equal(strrchr(w->error, '.') + 1, error);
-        if (!strstr(given, reason))
-                fail_msg("expected \"%s\", got \"%s\"", reason, given);
+static int set_up_app(void **state) {
+        assert_int_equal(system("cp /run/app.pem /run/credentials/cred_app"), 0);
+        return set_up(state);
 }
 
 static json_t *request(const char *run, const char *repository) {
@@ -217,35 +79,27 @@ static int credential(World *w, const char *id, RunSecrets **ret) {
 static void test_register(void **state) {
         World *w = *state;
 
-        call(w, "io.anchorhold.Secret.Register", request(RUN, NULL));
-        is_refused(w, "Unavailable", "names none");
-        call(w, "io.anchorhold.Secret.Register", request(RUN, "elsewhere/widgets"));
-        is_refused(w, "Unavailable", "no token for the repository elsewhere/widgets");
-        call(w, "io.anchorhold.Secret.Register", request(RUN, "widgets"));
-        is_refused(w, "BadInput", "OWNER/NAME");
+        refused(w, "io.anchorhold.Secret.Register", request(RUN, NULL), "Unavailable", "names none");
+        refused(w, "io.anchorhold.Secret.Register", request(RUN, "elsewhere/widgets"), "Unavailable", "no token for the repository elsewhere/widgets");
+        refused(w, "io.anchorhold.Secret.Register", request(RUN, "widgets"), "BadInput", "OWNER/NAME");
         register_run_ok(w, RUN);
         register_run_ok(w, RUN);
-        call(w, "io.anchorhold.Secret.Register", request(RUN, "acme/other"));
-        is_refused(w, "Conflict", "registered");
+        refused(w, "io.anchorhold.Secret.Register", request(RUN, "acme/other"), "Conflict", "registered");
 
         end_life(w);
         assert_int_equal(system("printf ghs_statictoken >/run/credentials/cred_app"), 0);
         begin_life(w);
-        call(w, "io.anchorhold.Secret.Register", request(OTHER, "acme/widgets"));
-        is_refused(w, "Unavailable", "not the private key of an app");
+        refused(w, "io.anchorhold.Secret.Register", request(OTHER, "acme/widgets"), "Unavailable", "not the private key of an app");
 }
 
 static void test_mint(void **state) {
         _cleanup_free_ char *target = NULL, *body = NULL;
         World *w = *state;
 
-        call(w, "io.anchorhold.Secret.Mint", json_pack("{s:s}", "credential", "app"));
-        is_refused(w, "NoSuchRun", "not registered");
+        refused(w, "io.anchorhold.Secret.Mint", json_pack("{s:s}", "credential", "app"), "NoSuchRun", "not registered");
         register_run_ok(w, RUN);
-        call(w, "io.anchorhold.Secret.Mint", json_pack("{s:s}", "credential", "other"));
-        is_refused(w, "BadInput", "credential");
-        call(w, "io.anchorhold.Secret.Mint", json_pack("{s:s, s:s}", "credential", "app", "repository", "acme/other"));
-        is_refused(w, "BadInput", "repository"); /* for what it is, is no caller's to say */
+        refused(w, "io.anchorhold.Secret.Mint", json_pack("{s:s}", "credential", "other"), "BadInput", "credential");
+        refused(w, "io.anchorhold.Secret.Mint", json_pack("{s:s, s:s}", "credential", "app", "repository", "acme/other"), "BadInput", "repository"); /* for what it is, is no caller's to say */
 
         call(w, "io.anchorhold.Secret.Mint", json_pack("{s:s}", "credential", "app"));
         assert_null(w->error);
@@ -268,8 +122,7 @@ static void test_mint(void **state) {
         end_life(w);
         assert_int_equal(unlink("/run/credentials/cred_app"), 0);
         begin_life(w);
-        call(w, "io.anchorhold.Secret.Mint", json_pack("{s:s}", "credential", "app"));
-        is_refused(w, "Revoked", "removed");
+        refused(w, "io.anchorhold.Secret.Mint", json_pack("{s:s}", "credential", "app"), "Revoked", "removed");
 }
 
 static void test_minted(void **state) {
@@ -377,8 +230,7 @@ static void test_revoked_without_record(void **state) {
         id = text_of(w, "token");
         call(w, "io.anchorhold.Secret.Release", json_pack("{s:s}", "run", RUN));
         w->audit_refuses = true;
-        call(w, "io.anchorhold.Secret.Revoked", json_pack("{s:s, s:i}", "token", id, "status", 204));
-        is_refused(w, "Unavailable", "audit log");
+        refused(w, "io.anchorhold.Secret.Revoked", json_pack("{s:s, s:i}", "token", id, "status", 204), "Unavailable", "audit log");
         assert_int_equal(outstanding(w), 1);
         end_life(w);
         begin_life(w);
@@ -434,11 +286,9 @@ static void test_revoke(void **state) {
         assert_int_equal(json_object_size(w->answer), 0);
 
         w->caller = OTHER;
-        call(w, "io.anchorhold.Secret.Revoked", json_pack("{s:s, s:i}", "token", first, "status", 204));
-        is_refused(w, "Denied", "another run");
+        refused(w, "io.anchorhold.Secret.Revoked", json_pack("{s:s, s:i}", "token", first, "status", 204), "Denied", "another run");
         w->caller = RUN;
-        call(w, "io.anchorhold.Secret.Revoked", json_pack("{s:s}", "token", first));
-        is_refused(w, "BadInput", "status");
+        refused(w, "io.anchorhold.Secret.Revoked", json_pack("{s:s}", "token", first), "BadInput", "status");
         for (int i = 0; i < 2; i++) { /* may be said again */
                 call(w, "io.anchorhold.Secret.Revoked", json_pack("{s:s, s:i}", "token", first, "status", 204));
                 assert_null(w->error);
@@ -503,14 +353,14 @@ static int enter_world(void **state) {
 
 int main(void) {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test_setup_teardown(test_register, set_up, tear_down),
-                cmocka_unit_test_setup_teardown(test_mint, set_up, tear_down),
-                cmocka_unit_test_setup_teardown(test_minted, set_up, tear_down),
-                cmocka_unit_test_setup_teardown(test_minted_without_record, set_up, tear_down),
-                cmocka_unit_test_setup_teardown(test_unusable, set_up, tear_down),
-                cmocka_unit_test_setup_teardown(test_revoked_without_record, set_up, tear_down),
-                cmocka_unit_test_setup_teardown(test_revoke, set_up, tear_down),
-                cmocka_unit_test_setup_teardown(test_expired, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_register, set_up_app, tear_down),
+                cmocka_unit_test_setup_teardown(test_mint, set_up_app, tear_down),
+                cmocka_unit_test_setup_teardown(test_minted, set_up_app, tear_down),
+                cmocka_unit_test_setup_teardown(test_minted_without_record, set_up_app, tear_down),
+                cmocka_unit_test_setup_teardown(test_unusable, set_up_app, tear_down),
+                cmocka_unit_test_setup_teardown(test_revoked_without_record, set_up_app, tear_down),
+                cmocka_unit_test_setup_teardown(test_revoke, set_up_app, tear_down),
+                cmocka_unit_test_setup_teardown(test_expired, set_up_app, tear_down),
         };
 
         return cmocka_run_group_tests(tests, enter_world, NULL);

@@ -9,154 +9,9 @@
 
 #include <cmocka.h>
 
-#include <dirent.h>
+#include "secretd-world.h"
 
-#include "audit/audit-api.h"
-#include "own-world.h"
-#include "policy-tree.h"
-#include "secret/bundle.h"
-#include "secret/secretd-private.h"
-#include "util/json.h"
-
-#define RUN "r0123456789ab"
-#define ITEM "i0123456789ab"
 #define REAL "sk-ant-real-0123456789"
-#define API "/run/test-secret.sock"
-#define MINUTE (60ULL * 1000 * 1000)
-
-typedef struct World {
-        sd_event *event;
-        Secretd *d;
-        IpcServer *audit, *server;
-        IpcClient *client, *watcher;
-        bool audit_refuses, audit_waits, no_credentials;
-        IpcCall *waiting;
-        char *audited;    /* owned: one record a line */
-        bool answered;
-        char *error;      /* owned */
-        json_t *answer;   /* owned */
-        char *watched;    /* owned: every reply to Watch, one a line */
-        unsigned n_watched;
-} World;
-
-static void append(char **to, const char *text) {
-        char *more = text_format("%s%s\n", *to ?: "", text);
-
-        free(*to);
-        *to = more;
-}
-
-static int on_append(IpcCall *call, json_t *params, void *userdata) {
-        World *w = userdata;
-        _cleanup_free_ char *text = json_canonical(params);
-
-        if (w->audit_refuses)
-                return ipc_call_refuse(call, "Unavailable", "full");
-        append(&w->audited, text);
-        if (w->audit_waits) {
-                w->waiting = ipc_call_ref(call);
-                return 0;
-        }
-        return ipc_call_reply(call, json_pack("{s:i, s:s}", "seq", 1, "hash", "00"));
-}
-
-static const IpcMethod audit_methods[] = { { AUDIT_INTERFACE ".Append", PEER_ROOT, on_append }, {} };
-
-/* The real handlers; the kernel's word on who calls is the test's. */
-static int on_call(IpcCall *call, json_t *params, void *userdata) {
-        World *w = userdata;
-
-        strcpy(ipc_call_peer(call)->run, RUN);
-        for (const IpcMethod *m = secretd_methods; m->name; m++)
-                if (strcmp(m->name, ipc_call_method(call)) == 0)
-                        return m->handler(call, params, w->d);
-        return -ENOSYS;
-}
-
-static IpcMethod played[16];
-
-static IpcServer *serve(World *w, const IpcMethod *methods, const char *path) {
-        IpcServer *s = NULL;
-
-        assert_int_equal(ipc_server_new(&s, w->event, methods, w), 0);
-        assert_true(ipc_server_listen_fd(s, own_world_listen(path)) >= 0);
-        return s;
-}
-
-static void begin_life(World *w) {
-        static const char *const paths[] = { "/run/anchorhold/secret-api.sock", "/run/anchorhold/secret.sock" };
-        const SecretdPaths where = {
-                .credentials = w->no_credentials ? NULL : "/run/credentials", .state = "/run/state", .key = "/run/key", .policy_root = "",
-                .upstream_ca = "/run/upstream-ca",
-        };
-
-        own_world_pass(paths, 2, "secret-api:secret");
-        assert_int_equal(secretd_new(&w->d, w->event, &where), 0);
-}
-
-static int set_up(void **state) {
-        static const char *const folders[] = { "/run/state", "/run/key", "/run/upstream-ca" };
-        World *w = calloc(1, sizeof(*w));
-
-        own_world_reserve(2);
-        for (size_t i = 0; i < ELEMENTSOF(folders); i++) {
-                _cleanup_free_ char *command = text_format("rm -rf %s", folders[i]);
-
-                assert_int_equal(system(command) | mkdir(folders[i], 0700), 0);
-        }
-        assert_int_equal(sd_event_new(&w->event), 0);
-        w->audit = serve(w, audit_methods, AUDIT_SOCKET);
-        for (size_t i = 0; secretd_methods[i].name; i++) {
-                assert_true(i + 1 < ELEMENTSOF(played));
-                played[i] = (IpcMethod) { secretd_methods[i].name, PEER_ROOT, on_call };
-        }
-        w->server = serve(w, played, API);
-        assert_int_equal(ipc_client_new(&w->client, w->event, API), 0);
-        assert_int_equal(ipc_client_new(&w->watcher, w->event, API), 0);
-        begin_life(w);
-        *state = w;
-        return 0;
-}
-
-static int tear_down(void **state) {
-        World *w = *state;
-
-        ipc_client_free(w->client);
-        ipc_client_free(w->watcher);
-        secretd_free(w->d);
-        ipc_call_unref(w->waiting);
-        ipc_server_free(w->server);
-        ipc_server_free(w->audit);
-        sd_event_unref(w->event);
-        json_decref(w->answer);
-        free(w->error);
-        free(w->audited);
-        free(w->watched);
-        free(w);
-        return 0;
-}
-
-static void on_answer(IpcClient *c, const char *error, json_t *params, bool more, void *userdata) {
-        World *w = userdata;
-
-        w->answered = true;
-        w->error = error ? strdup(error) : NULL;
-        w->answer = json_incref(params);
-}
-
-static void ask(World *w, const char *method, json_t *params) {
-        json_decref(w->answer);
-        free(w->error);
-        w->answer = NULL;
-        w->error = NULL;
-        w->answered = false;
-        assert_int_equal(ipc_client_call_async(w->client, method, params, NULL, 0, false, 0, on_answer, w), 0);
-}
-
-static void call(World *w, const char *method, json_t *params) {
-        ask(w, method, params);
-        UNTIL(w->event, w->answered);
-}
 
 static json_t *request(const char *workflow, const char *item, const char *stage) {
         return json_pack("{s:s, s:s, s:s, s:I, s:s*}", "run", RUN, "workflow", workflow, "item", item, "expires_usec",
@@ -166,17 +21,6 @@ static json_t *request(const char *workflow, const char *item, const char *stage
 static void register_run_ok(World *w) {
         call(w, "io.anchorhold.Secret.Register", request("code-fix", ITEM, NULL));
         assert_null(w->error);
-}
-
-static void refused(World *w, const char *method, json_t *params, const char *error, const char *reason) {
-        const char *given;
-
-        call(w, method, params);
-        assert_non_null(w->error);
-        assert_string_equal(strrchr(w->error, '.') + 1, error);
-        given = json_string_value(json_object_get(w->answer, "reason")) ?: "";
-        if (!strstr(given, reason))
-                fail_msg("expected \"%s\", got \"%s\"", reason, given);
 }
 
 static int credential(World *w, unsigned roles, const char *id, char **ret, size_t *ret_size) {
@@ -452,13 +296,13 @@ static void test_restart(void **state) {
 
         register_run_ok(w);
         assert_int_equal(credential(w, PEER_RUN, "guest", &before, &size), 0);
-        w->d = secretd_free(w->d);
+        end_life(w);
         begin_life(w);
         assert_int_equal(credential(w, PEER_RUN, "guest", &after, &size), 0);
         assert_string_equal(before, after);
 
         /* the credential was taken away meanwhile: revoked for the run, which goes on without it */
-        w->d = secretd_free(w->d);
+        end_life(w);
         w->no_credentials = true;
         begin_life(w);
         watch(w);
@@ -522,7 +366,7 @@ static void test_values(void **state) {
         assert_true(json_is_true(json_object_get(json_array_get(json_object_get(w->answer, "runs"), 0), "watched")));
         assert_string_equal(json_string_value(json_array_get(json_object_get(w->answer, "credentials"), 0)), "anthropic");
 
-        w->d = secretd_free(w->d);
+        end_life(w);
         w->no_credentials = true;
         begin_life(w);
         take_values(w, &t);
@@ -548,7 +392,7 @@ static void test_sentinels(void **state) {
         assert_true(json_equal(json_object_get(w->answer, "sentinels"), json_object_get(guest, "sentinels")));
         assert_int_equal(json_object_size(json_object_get(w->answer, "sentinels")), 1);
 
-        w->d = secretd_free(w->d);
+        end_life(w);
         w->audit_waits = true;
         begin_life(w);
         ask(w, "io.anchorhold.Secret.Register", request("code-fix", ITEM, NULL));
