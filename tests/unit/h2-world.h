@@ -22,6 +22,7 @@ typedef struct Slot {
         char *head;       /* every field that came, "name: value\n"; "--\n" before each block */
         Buffer body;      /* what came, up to some size */
         uint64_t n_bytes; /* of all of it */
+        char *sizes;      /* of the frames of data that came, "12 7 " */
         Buffer out;       /* what is to be sent */
         uint64_t out_more;/* and so many zero bytes behind it */
         bool out_over, ended, closed;
@@ -65,6 +66,13 @@ static inline void append_head(Slot *slot, const char *a, const char *b, const c
         slot->head = longer;
 }
 
+static inline void append_size(Slot *slot, size_t size) {
+        char *longer = text_format("%s%zu ", slot->sizes ?: "", size);
+
+        free(slot->sizes);
+        slot->sizes = longer;
+}
+
 static inline int side_on_begin(nghttp2_session *session, const nghttp2_frame *frame, void *userdata) {
         append_head(slot_of(userdata, frame->hd.stream_id, true), "--\n", "", "", "");
         return 0;
@@ -92,6 +100,8 @@ static inline int side_on_frame(nghttp2_session *session, const nghttp2_frame *f
                 return 0;
         slot = slot_of(side, frame->hd.stream_id, true);
         slot->ended = slot->ended || ended;
+        if (!head)
+                append_size(slot, frame->hd.length);
         if (side == &w->origin && w->serve && (head || ended))
                 w->serve(w, slot, ended);
         return 0;
@@ -272,6 +282,7 @@ static inline void side_done(Side *side) {
         nghttp2_session_del(side->session);
         for (size_t i = 0; i < side->n_slots; i++) {
                 free(side->slots[i].head);
+                free(side->slots[i].sizes);
                 buffer_done(&side->slots[i].body);
                 buffer_done(&side->slots[i].out);
         }
