@@ -157,6 +157,7 @@ void stream_done(Stream *s) {
         (void) fd_close(s->out);
         (void) fd_close(s->err);
         free(s->pending);
+        free(s->java_store);
         *s = (Stream) { .fd = -1, .in = -1, .out = -1, .err = -1 };
 }
 

@@ -30,6 +30,7 @@ typedef struct Stream {
         int fd;                   /* owned; put, get: the file */
         uint64_t remaining;       /* get */
         int error;                /* put: what went wrong, told at the end */
+        char *java_store;         /* owned; put: where its certificates go as well, as Java wants them */
 
         pid_t pid;
         int in, out, err;         /* owned; ends of the process's pipes */

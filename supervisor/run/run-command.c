@@ -103,6 +103,7 @@ static int fill_ca(json_t *env) {
                 { "REQUESTS_CA_BUNDLE", RUN_GUEST_BUNDLE },
                 { "GIT_SSL_CAINFO", RUN_GUEST_BUNDLE },
                 { "CARGO_HTTP_CAINFO", RUN_GUEST_BUNDLE },
+                { "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH", RUN_GUEST_BUNDLE },
                 { "NODE_EXTRA_CA_CERTS", RUN_GUEST_CA },
         };
 

@@ -16,6 +16,7 @@ typedef struct RunContext {
 
 #define RUN_GUEST_CA "/run/anchorhold/ca.pem"
 #define RUN_GUEST_BUNDLE "/etc/ssl/certs/ca-certificates.crt"
+#define RUN_GUEST_JAVA_STORE "/etc/ssl/certs/java/cacerts"
 
 /* `{task}` and `{feedback}` in text replaced. A step that never mentions {feedback} gets it at the end of the
  * task. The result is the caller's; NULL when out of memory. */

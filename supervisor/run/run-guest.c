@@ -149,26 +149,36 @@ static void put_on_exit(GuestStream *s, const GuestExit *e, void *userdata) {
 
 static const GuestStreamHandler put_handler = { .output = setup_on_output, .exit = put_on_exit };
 
-static void put_fd(Run *r, const char *path, int fd, bool append, RunStage then) {
+static void put_fd(Run *r, json_t *request, int fd, RunStage then) {
         r->put_then = then;
-        start(r, CHANNEL_PUT, json_pack("{s:s, s:b}", "path", path, "append", append), fd, SETUP_S, &put_handler);
+        start(r, CHANNEL_PUT, request, fd, SETUP_S, &put_handler);
 }
 
-void run_put_text(Run *r, const char *path, const char *text, bool append, RunStage then) {
+static void put_text(Run *r, json_t *request, const char *text, RunStage then) {
         _cleanup_fd_ int fd = io_memfd("put", text, strlen(text));
 
-        if (fd < 0)
+        if (fd < 0) {
+                json_decref(request);
                 return run_end(r, "error", "cannot make a memory file: %s", strerror(-fd));
+        }
 
         (void) lseek(fd, 0, SEEK_SET);
-        put_fd(r, path, fd, append, then);
+        put_fd(r, request, fd, then);
+}
+
+void run_put_text(Run *r, const char *path, const char *text, RunStage then) {
+        put_text(r, json_pack("{s:s}", "path", path), text, then);
+}
+
+void run_put_bundle(Run *r, RunStage then) {
+        put_text(r, json_pack("{s:s, s:b, s:s}", "path", RUN_GUEST_BUNDLE, "append", 1, "java_store", RUN_GUEST_JAVA_STORE), r->ca_pem, then);
 }
 
 void run_put_seed(Run *r) {
         if (lseek(r->seed, 0, SEEK_SET) < 0)
                 return run_end(r, "error", "the seed bundle cannot be read: %s", strerror(errno));
 
-        put_fd(r, RUN_SEED, r->seed, false, STAGE_CLONE);
+        put_fd(r, json_pack("{s:s}", "path", RUN_SEED), r->seed, STAGE_CLONE);
 }
 
 static void clone_on_exit(GuestStream *s, const GuestExit *e, void *userdata) {
@@ -247,7 +257,7 @@ void run_step_files(Run *r) {
         if (!text)
                 return run_end(r, "error", "out of memory");
 
-        run_put_text(r, json_string_value(json_object_get(file, "path")), text, false, STAGE_STEP_FILES);
+        run_put_text(r, json_string_value(json_object_get(file, "path")), text, STAGE_STEP_FILES);
 }
 
 static void step_on_output(GuestStream *s, ChannelType type, const uint8_t *data, size_t size, void *userdata) {

@@ -21,7 +21,7 @@ typedef enum RunStage {
         STAGE_SPEC,        /* what shall be done? meanwhile the VM boots */
         STAGE_BOOT,
         STAGE_CA_FILE,     /* the run's CA certificate into the guest: as a file … */
-        STAGE_CA_BUNDLE,   /* … and at the end of the system's bundle */
+        STAGE_CA_BUNDLE,   /* … and at the end of the system's bundle, of which Java's store is made */
         STAGE_SEED_BUNDLE,
         STAGE_CLONE,
         STAGE_STEP_NEXT,
@@ -109,7 +109,9 @@ void run_boot_greet(Run *r);
 void run_boot_lost(Run *r);
 
 /* run-guest.c */
-void run_put_text(Run *r, const char *path, const char *text, bool append, RunStage then);
+void run_put_text(Run *r, const char *path, const char *text, RunStage then);
+/* The run's CA behind those of the system, and all of them as Java's store. */
+void run_put_bundle(Run *r, RunStage then);
 void run_put_seed(Run *r);
 void run_clone(Run *r);
 void run_step_next(Run *r);

@@ -27,7 +27,8 @@
  *      stderr   guest   N   bytes; nothing = end of file
  *      exit     guest   N   {"status"} or {"signal"} or {"errno", "error"}: the last frame of the stream
  *      signal   host    N   {"signal"}: to every process of the exec
- *      put      host    N   {"path", "mode": ?, "append": ?bool}, then data; guest answers exit
+ *      put      host    N   {"path", "mode": ?, "append": ?bool, "java_store": ?path}, then data; guest answers exit
+ *                           (java_store: where the certificates of the file as it is then go in the form that Java reads)
  *      get      host    N   {"path", "max"}; guest answers data, then exit
  *      data     both    N   bytes; nothing = end of file
  *      message  host    0   {"message": "poweroff"}

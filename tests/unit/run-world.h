@@ -53,7 +53,7 @@ struct World {
         char *commands;             /* owned: what was executed, "argv0 …\n" */
         char *files;                /* owned: "PATH size [+]\n" */
         char *signals;              /* owned: "15\n"… */
-        char put_path[256];
+        char put_path[256], put_store[256];
         char *put;                  /* owned; of the file that comes in */
         size_t put_size;
         bool put_appends, off;
@@ -175,7 +175,7 @@ static inline void guest_on_data(World *w, const ChannelFrame *f) {
                 guest_say(w, CHANNEL_CREDIT, f->stream, credit, 4);
                 return;
         }
-        append(&w->files, "%s %zu%s\n", w->put_path, w->put_size, w->put_appends ? " +" : "");
+        append(&w->files, "%s %zu%s%s\n", w->put_path, w->put_size, w->put_appends ? " +" : "", w->put_store);
         free(w->last_file);
         w->last_file = w->put;
         w->put = NULL;
@@ -193,6 +193,7 @@ static inline void guest_on_request(World *w, const ChannelFrame *f) {
         case CHANNEL_PUT:
                 (void) snprintf(w->put_path, sizeof(w->put_path), "%s", json_string_value(json_object_get(request, "path")));
                 w->put_appends = json_is_true(json_object_get(request, "append"));
+                (void) snprintf(w->put_store, sizeof(w->put_store), "%s", json_string_value(json_object_get(request, "java_store")) ?: "");
                 break;
         case CHANNEL_SIGNAL:
                 append(&w->signals, "%lld\n", json_integer_value(json_object_get(request, "signal")));

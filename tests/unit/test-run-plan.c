@@ -128,7 +128,8 @@ static void test_plan_without_agent(void **state) {
 }
 
 static void test_command(void **state) {
-        static const char *const bundles[] = { "SSL_CERT_FILE", "CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "GIT_SSL_CAINFO", "CARGO_HTTP_CAINFO" };
+        static const char *const bundles[] = { "SSL_CERT_FILE", "CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "GIT_SSL_CAINFO", "CARGO_HTTP_CAINFO",
+                                               "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH" };
         _cleanup_json_ json_t *sentinels = json_pack("{s:s}", "c", "sk-1"), *request = NULL, *again = NULL;
         _cleanup_free_ char *reason = NULL, *text = NULL;
         RunContext context = { .task = "do {feedback} it", .feedback = "", .sentinels = sentinels };
