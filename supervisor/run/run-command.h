@@ -15,6 +15,7 @@ typedef struct RunContext {
 } RunContext;
 
 #define RUN_GUEST_CA "/run/anchorhold/ca.pem"
+#define RUN_GUEST_CA_OF_DEBIAN "/usr/local/share/ca-certificates/anchorhold.crt"
 #define RUN_GUEST_BUNDLE "/etc/ssl/certs/ca-certificates.crt"
 #define RUN_GUEST_JAVA_STORE "/etc/ssl/certs/java/cacerts"
 

@@ -21,6 +21,7 @@ typedef enum RunStage {
         STAGE_SPEC,        /* what shall be done? meanwhile the VM boots */
         STAGE_BOOT,
         STAGE_CA_FILE,     /* the run's CA certificate into the guest: as a file … */
+        STAGE_CA_LOCAL,    /* … and as one of those of which update-ca-certificates makes the bundle anew … */
         STAGE_CA_BUNDLE,   /* … and at the end of the system's bundle, of which Java's store is made */
         STAGE_SEED_BUNDLE,
         STAGE_CLONE,

@@ -198,7 +198,9 @@ void run_advance(Run *r, RunStage stage) {
         case STAGE_CA_FILE:
                 if (!r->ca_pem)
                         return run_advance(r, STAGE_SEED_BUNDLE);
-                return run_put_text(r, RUN_GUEST_CA, r->ca_pem, STAGE_CA_BUNDLE);
+                return run_put_text(r, RUN_GUEST_CA, r->ca_pem, STAGE_CA_LOCAL);
+        case STAGE_CA_LOCAL:
+                return run_put_text(r, RUN_GUEST_CA_OF_DEBIAN, r->ca_pem, STAGE_CA_BUNDLE);
         case STAGE_CA_BUNDLE:
                 return run_put_bundle(r, STAGE_SEED_BUNDLE);
         case STAGE_SEED_BUNDLE:

@@ -121,7 +121,8 @@ static void test_fix(void **state) {
         assert_int_equal(unlink("/run/credentials/guest"), 0);
         assert_finish(w, "ok", "");
         assert_string_equal(w->commands, "clone\nagent\nmake\nagent\nmake\ncollect\n");
-        assert_string_equal(w->files, "/run/anchorhold/ca.pem 11\n/etc/ssl/certs/ca-certificates.crt 11 +/etc/ssl/certs/java/cacerts\n/workspace/seed.bundle 786437\n"
+        assert_string_equal(w->files, "/run/anchorhold/ca.pem 11\n/usr/local/share/ca-certificates/anchorhold.crt 11\n"
+                                      "/etc/ssl/certs/ca-certificates.crt 11 +/etc/ssl/certs/java/cacerts\n/workspace/seed.bundle 786437\n"
                                       "/root/conf 11\n/root/conf 94\n");
         assert_true(has(w->last_file, "do: mend it") && has(w->last_file, "test 7 is wrong"));
         assert_int_equal(finish_fact(w, "rounds"), 2);
