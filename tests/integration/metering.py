@@ -6,8 +6,7 @@ import json
 
 def seal_openai(host):
     """The second provider's key, once a boot."""
-    if "openai" not in host.run("ls /var/lib/anchorhold/credentials").stdout.split():
-        host.seal_credential("openai", "sk-proj-REALKEYREALKEYREALKEYREALKEYREALKEYREALKEY")
+    host.seal_credential_once("openai", "sk-proj-REALKEYREALKEYREALKEYREALKEYREALKEYREALKEY")
 
 
 def records(host, event, **fields):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Every kind of place, on a real run: golden bytes at the origin, what is refused, and where no value is afterwards."""
+"""Every kind of place, on a real run, over HTTP/1.1 and over HTTP/2: golden bytes at the origin, what is refused, and where no value is afterwards."""
 
 import base64
 import gzip
@@ -24,7 +24,8 @@ ENVIRONMENT = dict(zip(("TOKEN", "LOGIN", "PASSING", "REPLACING"), VALUES))
 # Each request prints a line "== NAME STATUS" after its answer; X-Case tells them apart at the origin.
 GUEST = r"""
 ask() { name=$1; shift; curl -sS -N -m 20 -w "\n== $name %{http_code}\n" -H "x-case: $name" "$@" 2>&1 || echo "== $name failed"; }
-w=https://www.example.org l=https://login.example.org p=https://passing.example.org r=https://replacing.example.org e=https://elsewhere.example.org
+w=https://${V}www.example.org l=https://${V}login.example.org p=https://${V}passing.example.org r=https://${V}replacing.example.org
+e=https://${V}elsewhere.example.org
 json='content-type: application/json' form='content-type: application/x-www-form-urlencoded'
 for n in TOKEN LOGIN PASSING REPLACING; do eval "echo sentinel $n \$$n"; done
 
@@ -42,7 +43,7 @@ ask form-without -d "a=1" $l/echo
 python3 - <<'X'
 # the sentinel falls apart into single characters, each in a chunk of its own
 import http.client, os
-c = http.client.HTTPSConnection("login.example.org", timeout=20)
+c = http.client.HTTPSConnection("login.example.org", timeout=20)   # which speaks HTTP/1.1 only
 body = '{"auth":[{"secret":"%s"}]}' % os.environ["LOGIN"]
 c.request("POST", "/echo", body=(x.encode() for x in body), headers={"content-type": "application/json", "x-case": "json-pieces"}, encode_chunked=True)
 r = c.getresponse(); print(r.read().decode()); print("== json-pieces", r.status)
@@ -117,14 +118,29 @@ ask control $e/
 """
 
 
-@pytest.fixture(scope="module")
-def ran(host, world):
-    """One run that asks for everything above, with credentials that come and go with it."""
+def origin_log(world):
+    """What the origins got of each case, in one form: {"head": its lines, "headers", "body"}."""
+    entries, log = world.log("origin"), world.log("h2")
+    bodies = {(entry["connection"], entry["stream"]): entry["body"] for entry in log if "ended" in entry}
+    for entry in log:
+        if "headers" in entry:
+            fields = dict(entry["headers"])
+            lines = [f"{name}: {value}" for name, value in entry["headers"] if name[0] != ":"]
+            entries.append({"head": [f"{fields[':method']} {fields[':path']} HTTP/1.1", *lines], "headers": fields,
+                            "body": bodies.get((entry["connection"], entry["stream"]), "")})
+    for entry in entries:
+        entry["headers"] = {name.lower(): value for name, value in entry["headers"].items()}
+    return {entry["headers"].get("x-case"): entry for entry in entries}
+
+
+@pytest.fixture(scope="module", params=["", "h2-"], ids=["HTTP/1.1", "HTTP/2"])
+def ran(request, host, world):
+    """One run that asks for everything above, with credentials that come and go with it. Of each host there are two, by the version that it speaks."""
     for name, value in VALUES.items():
         host.seal_credential(name, value)
     world.forget_logs()
     try:
-        done = host.exec_run(GUEST, workflow="exec-places")
+        done = host.exec_run(f"V={request.param}\n" + GUEST, workflow="exec-places")
     finally:
         for name in VALUES:
             host.run(["anchorctl", "credential", "remove", "--quiet", name])
@@ -133,15 +149,21 @@ def ran(host, world):
     done.run = done.item["runs"][0]["id"]
     done.status = dict(re.findall(r"^== (\S+) (\S+)$", done.stdout, re.M))
     done.sentinel = dict(re.findall(r"^sentinel (\S+) (\S+)$", done.stdout, re.M))
-    done.origin = {entry["headers"].get("x-case") or entry["headers"].get("X-Case"): entry for entry in world.log("origin")}
+    done.version = request.param
+    done.origin = origin_log(world)
     done.web = [entry["target"].strip("/") for entry in world.log("web") if "clear" in entry.get("target", "")]
     return done
 
 
 def head(entry):
-    """The request's head without what the client and inject always send."""
+    """The request's head without what the client and inject always send. Names are in lower case, as HTTP/2 has them."""
     usual = ("host", "accept", "accept-encoding", "user-agent", "x-case", "connection")
-    return [line for i, line in enumerate(entry["head"]) if i == 0 or line.split(":")[0].lower() not in usual]
+    return [lower(line) if i else line for i, line in enumerate(entry["head"]) if i == 0 or line.split(":")[0].lower() not in usual]
+
+
+def lower(line):
+    name, colon, value = line.partition(":")
+    return name.lower() + colon + value
 
 
 def basic(text):
@@ -181,7 +203,8 @@ def test_golden_bytes(ran, name):
     assert ran.status[name] == "200"
     entry = ran.origin[name]
     assert entry["body"] == body
-    assert sorted(head(entry)) == sorted(line.format(len(body)) for line in lines)
+    assert sorted(head(entry)) == sorted([lines[0], *(lower(line.format(len(body))) for line in lines[1:])])
+    assert (":scheme" in entry["headers"]) == (ran.version != "" and name != "json-pieces")   # whose client speaks HTTP/1.1 only
 
 
 def test_gzip_body_is_opened_and_closed_again(ran):
@@ -189,7 +212,7 @@ def test_gzip_body_is_opened_and_closed_again(ran):
     assert ran.status["gzip"] == ran.status["gzip-without"] == "200"
     sent = {name: ran.origin[name]["body"].encode("latin-1") for name in ("gzip", "gzip-without")}
     assert json.loads(gzip.decompress(sent["gzip"])) == {"auth": [{"secret": LOGIN}]}
-    assert {int(ran.origin[name]["headers"]["Content-Length"]) - len(body) for name, body in sent.items()} == {0}
+    assert {int(ran.origin[name]["headers"]["content-length"]) - len(body) for name, body in sent.items()} == {0}
     assert ran.origin["gzip"]["headers"]["content-encoding"] == "gzip"
     assert sent["gzip-without"] == subprocess.run(["gzip", "-n1"], input=b'{"auth":[{"secret":""}]}', capture_output=True, check=True).stdout
 
@@ -233,7 +256,7 @@ def test_the_same_without_a_sentinel(ran):
 
 def test_no_sentinel_arrives(ran, world):
     """In no form that can be read: over all that any server of the world has seen."""
-    seen = "\n".join(json.dumps(entry) for log in ("origin", "provider", "other", "web", "git") for entry in world.log(log))
+    seen = "\n".join(json.dumps(entry) for log in ("origin", "h2", "provider", "other", "web", "git") for entry in world.log(log))
     seen += "\n" + "\n".join(base64.b64decode(found + "==").decode("latin-1") for found in re.findall(r"Basic ([A-Za-z0-9+/]+)", seen))
     assert TOKEN in seen                                           # the control: what is searched has the requests
     for sentinel in ran.sentinel.values():
@@ -278,9 +301,10 @@ def test_no_value_stays(host, ran):
 def test_the_run_is_flagged(host, ran):
     flags = ran.item["flags"]
     assert {flag["kind"] for flag in flags} == {"credential.misuse"} and {flag["run"] for flag in flags} == {ran.run}
-    assert any("credential test-token" in flag["text"] and "elsewhere.example.org" in flag["text"] for flag in flags)
+    assert any("credential test-token" in flag["text"] and ran.version + "elsewhere.example.org" in flag["text"] for flag in flags)
     shown = host.anchorctl("show", ran.item["id"]).stdout
-    assert re.search(r"^ +Flagged: credential\.misuse: the sentinel of credential test-token was blocked on its way to elsewhere\.example\.org", shown, re.M)
+    assert re.search(r"^ +Flagged: credential\.misuse: the sentinel of credential test-token was blocked on its way to "
+                     + re.escape(ran.version + "elsewhere.example.org"), shown, re.M)
     clean = host.exec_run("true")                                  # the control
     assert host.show(re.search(r"\bi[0-9a-z]{12}\b", clean.stdout + clean.stderr).group(0))["flags"] == []
 
@@ -293,7 +317,7 @@ def test_records(host, ran):
 
     assert {record["credential"] for record in records("credential.used")} == set(VALUES)
     misuse = records("credential.misuse")
-    assert {record["name"] for record in misuse} == {"elsewhere.example.org", "www.example.org", "login.example.org"}
+    assert {record["name"] for record in misuse if record["port"] == 443} == {ran.version + name for name in ("elsewhere.example.org", "www.example.org", "login.example.org")}
     assert {"test-token", "test-login"} == {record["credential"] for record in misuse}
     clear = {(record["name"], record["credential"], record["where"]) for record in misuse if record["port"] == 80}
     assert clear >= {("elsewhere.example.org", "test-token", "x-token"), ("elsewhere.example.org", "test-login", "x-token"), ("www.example.org", "test-token", "x-token")}

@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """An origin that speaks HTTP/2, with Debian's python3-h2. What it does is in the query, "do=WORD":
 
-nothing says what it got, its credential included; `echo` sends the body back at its end; `turns` sends each piece back at once, and a trailer
+nothing says what it got, its credential included; `echo`, or the path /echo, sends the body back at its end; `turns` sends each piece back at once, and a trailer
 `grpc-status: 0`; `events` is a stream of twenty, each with the time at which it was sent; `hold` opens no window for three seconds, then says
-how much came; `reset` resets the stream; `early` answers before the body is there. A client that does not negotiate HTTP/2 gets a line of
-HTTP/1.1. Each request is logged when its head is there, with the number of its connection.
+how much came; `reset` resets the stream; `early` answers before the body is there; `much` sends "size" bytes, those of
+`pattern()` for "seed".
+A call of gRPC, whose path is "/wire.Test/METHOD", is `turns`; of the method "Key" the answer to each message is the request's credential.
+A WebSocket (extended CONNECT) gets each message back, and for "key" the same. A client that does not negotiate HTTP/2 gets a line of
+HTTP/1.1. Each request is logged when its head is there, with the number of its connection, and what else came of it at its end.
 """
 
+import hashlib
 import json
 import select
 import socket
@@ -20,8 +24,31 @@ from h2.connection import H2Connection
 from h2.errors import ErrorCodes
 from h2.events import DataReceived, RequestReceived, StreamEnded, StreamReset, TrailersReceived
 from h2.exceptions import ProtocolError
+from h2.settings import SettingCodes, Settings
+
+import wire
 
 EVENTS, EVENT_GAP, HOLD = 20, 0.2, 3
+KEPT = 1 << 16               # of a body, in the log
+
+
+def pattern(size, seed):
+    """So many bytes, which differ from seed to seed and from place to place."""
+    return hashlib.shake_256(b"%d" % seed).digest(size)
+
+
+def make_message(data):
+    """One of gRPC."""
+    return b"\0" + len(data).to_bytes(4, "big") + data
+
+
+def take_message(data):
+    """Whether there was a whole one in the bytearray, off which it is now."""
+    size = 5 + int.from_bytes(data[1:5], "big")
+    if len(data) < 5 or len(data) < size:
+        return False
+    del data[:size]
+    return True
 
 
 class Stream:
@@ -29,10 +56,18 @@ class Stream:
         self.number = number
         self.headers = [(name, value) for name, value in headers]
         self.fields = dict(self.headers)
-        query = parse_qs(urlsplit(self.fields.get(":path", "")).query)
-        self.verb = query.get("do", ["say"])[0]
+        url = urlsplit(self.fields.get(":path", ""))
+        self.query = parse_qs(url.query)
+        self.verb = self.query.get("do", ["say"])[0]
+        if url.path == "/echo":
+            self.verb = "echo"
+        elif url.path.startswith("/wire.Test/"):
+            self.verb = "key" if url.path.endswith("/Key") else "turns"
+        elif ":protocol" in self.fields:
+            self.verb = "websocket"
+        self.key = self.fields.get("x-wire-key", self.fields.get("authorization", self.fields.get("x-api-key", "none")))
         self.since = time.time()
-        self.body, self.size, self.owed = bytearray(), 0, 0
+        self.body, self.pending, self.size, self.owed = bytearray(), bytearray(), 0, 0
         self.out, self.over, self.trailers = bytearray(), False, None
         self.sent_events = 0
 
@@ -42,6 +77,8 @@ class Connection:
         self.server, self.socket, self.number = server, sock, number
         self.streams = {}
         self.h2 = H2Connection(H2Configuration(client_side=False, header_encoding="utf-8"))
+        self.h2.local_settings = Settings(client=False, initial_values={
+            SettingCodes.MAX_CONCURRENT_STREAMS: 100, SettingCodes.MAX_HEADER_LIST_SIZE: 65536, SettingCodes.ENABLE_CONNECT_PROTOCOL: 1})
 
     def run(self):
         self.h2.initiate_connection()
@@ -73,10 +110,7 @@ class Connection:
                 stream.owed += event.flow_controlled_length
             else:
                 self.h2.acknowledge_received_data(event.flow_controlled_length, stream.number)
-            if stream.verb == "turns":
-                stream.out += event.data
-            elif stream.verb == "echo":
-                stream.body += event.data
+            self.piece(stream, event.data)
         elif isinstance(event, TrailersReceived):
             self.server.note({"trailers": [list(field) for field in event.headers]})
         elif isinstance(event, StreamEnded):
@@ -84,15 +118,37 @@ class Connection:
         elif isinstance(event, StreamReset):
             del self.streams[stream.number]
 
+    def piece(self, stream, data):
+        if stream.verb == "echo" or len(stream.body) < KEPT:
+            stream.body += data
+        if stream.verb == "turns":
+            stream.out += data
+        elif stream.verb == "key":
+            stream.pending += data
+            while take_message(stream.pending):
+                stream.out += make_message(stream.key.encode())
+        elif stream.verb == "websocket":
+            stream.pending += data
+            while found := wire.take_frame(stream.pending):
+                first, message = found
+                self.server.note({"frame": first, "message": hashlib.sha256(message).hexdigest(), "size": len(message)})
+                stream.out += wire.make_frame(0x8a if first == 0x89 else first, stream.key.encode() if message == b"key" else message)
+                stream.over = stream.over or first == 0x88
+
     def answer(self, stream, status=200, fields=(), end=False):
         self.h2.send_headers(stream.number, [(":status", str(status)), ("alt-svc", 'h2="elsewhere:443"'), *fields], end_stream=end)
 
     def begin(self, stream):
         if stream.fields.get("expect") == "100-continue":
             self.h2.send_headers(stream.number, [(":status", "100")])
-        if stream.verb == "turns":
+        if stream.verb in ("turns", "key"):
             self.answer(stream, fields=[("content-type", stream.fields.get("content-type", "text/plain"))])
             stream.trailers = [("grpc-status", "0")]
+        elif stream.verb == "websocket":
+            self.answer(stream)
+        elif stream.verb == "much":
+            self.answer(stream)
+            stream.out, stream.over = bytearray(pattern(*(int(stream.query[key][0]) for key in ("size", "seed")))), True
         elif stream.verb == "events":
             self.answer(stream, fields=[("content-type", "text/event-stream")])
         elif stream.verb == "reset":
@@ -103,12 +159,13 @@ class Connection:
             stream.out, stream.over = bytearray(b"too much\n"), True
 
     def end(self, stream):
+        self.server.note({"ended": stream.fields[":path"], "stream": stream.number, "connection": self.number, "size": stream.size,
+                          "body": stream.body[:KEPT].decode("latin-1")})
         if stream.verb in ("say", "hold", "echo"):
             self.answer(stream)
-            key = stream.fields.get("x-api-key", stream.fields.get("authorization", "none"))
-            stream.out = {"say": f"{stream.fields[':method']} with {key}\n".encode(), "hold": b"%d bytes\n" % stream.size, "echo": stream.body}[stream.verb]
+            stream.out = {"say": f"{stream.fields[':method']} with {stream.key}\n".encode(), "hold": b"%d bytes\n" % stream.size, "echo": stream.body}[stream.verb]
             stream.out, stream.over = bytearray(stream.out), True
-        elif stream.verb == "turns":
+        elif stream.verb != "events":
             stream.over = True
 
     def tick(self):

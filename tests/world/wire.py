@@ -4,6 +4,8 @@
     POST /hash       the SHA-256 and the size of the body
     POST /echo       the body
     POST /slow       as /hash, from an origin that stops reading for two seconds at the beginning and for one after 64 MiB
+    POST /held       as /hash, from an origin that stops reading after 64 KiB, and goes on when it was asked for /release, by whomever
+    POST /guess      "it is: " and half of the body, and 300 ms later the other half, which ends in " and" and a line
     GET  /sse        five events, 300 ms apart, each with the time at which it was sent
     GET  /reflect    the value of x-wire-key as it is, in Base64, with percent-escapes and with JSON's, in the head, the body and the trailer
     GET  /gzip       the same body in gzip, asked for or not
@@ -27,7 +29,7 @@ class Server(socketserver.ThreadingTCPServer):
     allow_reuse_address = True
     request_queue_size = 512
     log_path = context = None
-    lock = threading.Lock()
+    lock, released = threading.Lock(), threading.Event()
 
     def note(self, entry):
         with self.lock, open(self.log_path, "a", encoding="utf-8") as f:
@@ -84,15 +86,21 @@ class Wire(socketserver.BaseRequestHandler):
             self.stream.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
         if path == "/slow":
             time.sleep(2)
-        digest, size, kept, paused = hashlib.sha256(), 0, [], path != "/slow"
+        digest, size, kept, paused, holds = hashlib.sha256(), 0, [], path != "/slow", path == "/held"
         for data in self.read_body(fields):
             digest.update(data)
             size += len(data)
-            if path == "/echo":
+            if path in ("/echo", "/guess"):
                 kept.append(data)
             if not paused and size > 64 << 20:
                 paused = True
                 time.sleep(1)
+            if holds and size >= 65536:
+                holds = False
+                self.server.note({"held": size})
+                self.server.released.wait(120)
+        if path == "/release":
+            self.server.released.set()
         self.server.note({"head": head, "size": size, "sha256": digest.hexdigest(), "trailer": self.trailer})
         return getattr(self, "answer_" + path.strip("/").partition("?")[0], self.answer_other)(
             fields, b"".join(kept), f"{digest.hexdigest()} {size}\n".encode())
@@ -106,6 +114,14 @@ class Wire(socketserver.BaseRequestHandler):
 
     def answer_echo(self, fields, body, text):
         return self.reply(body)
+
+    def answer_guess(self, fields, body, text):
+        self.stream.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        for i, piece in enumerate((b"it is: " + body[:len(body) // 2], body[len(body) // 2:] + b" and\n")):
+            time.sleep(0.3 * i)
+            self.stream.sendall(b"%x\r\n%s\r\n" % (len(piece), piece))
+        self.stream.sendall(b"0\r\n\r\n")
+        return True
 
     def answer_sse(self, fields, body, text):
         self.stream.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
@@ -156,8 +172,27 @@ class Wire(socketserver.BaseRequestHandler):
                 message = b""
 
     def send_frame(self, first, data):
-        size = bytes([len(data)]) if len(data) < 126 else struct.pack(">BH", 126, len(data)) if len(data) < 65536 else struct.pack(">BQ", 127, len(data))
-        self.stream.sendall(bytes([first]) + size + data)
+        self.stream.sendall(make_frame(first, data))
+
+
+def make_frame(first, data):
+    """A frame of a server's."""
+    size = bytes([len(data)]) if len(data) < 126 else struct.pack(">BH", 126, len(data)) if len(data) < 65536 else struct.pack(">BQ", 127, len(data))
+    return bytes([first]) + size + data
+
+
+def take_frame(data):
+    """The first frame of a client's, taken off a bytearray: (first byte, payload), or None if it is not whole yet."""
+    if len(data) < 2:
+        return None
+    more = {126: 2, 127: 8}.get(data[1] & 0x7f, 0)
+    size = int.from_bytes(data[2:2 + more], "big") if more else data[1] & 0x7f
+    assert data[1] & 0x80, "a client's frame without a mask"
+    if len(data) < 6 + more or len(data) < 6 + more + size:
+        return None
+    found = data[0], unmask(bytes(data[6 + more:6 + more + size]), bytes(data[2 + more:6 + more]))
+    del data[:6 + more + size]
+    return found
 
 
 def unmask(data, mask):

@@ -36,6 +36,7 @@ OTHER = "203.0.113.13"   # serves as well, but no policy names it
 WIRE = "203.0.113.14"    # notes to the byte what it got
 H2 = "203.0.113.15"      # speaks HTTP/2
 GITHUB = "203.0.113.16"  # mints tokens for an app
+STRANGE = "203.0.113.17" # as WIRE, with a certificate for which nobody vouches
 SILENT = "203.0.113.200" # nobody is there
 
 ZONE = {
@@ -44,6 +45,8 @@ ZONE = {
     "git.example.org": {"A": [GIT]},
     "www.example.org": {"A": [ORIGIN]},
     "wire.example.org": {"A": [WIRE]},
+    "h2.example.org": {"A": [H2]},
+    "strange.example.org": {"A": [STRANGE]},
     "github.example.org": {"A": [GITHUB]},
     "alias.example.org": {"CNAME": "www.example.org"},
     "other.example.net": {"A": [OTHER]},
@@ -53,6 +56,7 @@ ZONE = {
     "host.example.org": {"A": [GATEWAY]},
     "refusing.example.org": {"A": [OTHER, ORIGIN]},     # only the second serves what the first does not
     **{f"{name}.example.org": {"A": [ORIGIN]} for name in ("login", "passing", "replacing", "elsewhere")},
+    **{f"h2-{name}.example.org": {"A": [H2]} for name in ("www", "login", "passing", "replacing", "elsewhere")},
     "silent.example.org": {"A": [SILENT, ORIGIN]},
 }
 NAMES = sorted(ZONE) + ["*.example.org", "*.example.net"]
@@ -76,7 +80,7 @@ class World:
         self.script, self.delay = script, delay
         self.process = None
         os.makedirs(self.path("git"), exist_ok=True)
-        if not os.path.exists(self.path("world.pem")):
+        if not os.path.exists(self.path("strange.pem")):
             self.make_certificates()
         self.set_zone(ZONE)
 
@@ -92,6 +96,8 @@ class World:
         run("openssl", "req", "-x509", *new_key, "-keyout", self.path("ca.key"), "-out", self.path("world.pem"),
             "-days", "30", "-subj", "/CN=Test world CA", "-addext", "basicConstraints=critical,CA:TRUE",
             "-addext", "keyUsage=critical,keyCertSign,cRLSign")
+        run("openssl", "req", "-x509", *new_key, "-keyout", self.path("strange.key"), "-out", self.path("strange.pem"), "-days", "30",
+            "-subj", "/CN=strange", "-addext", "subjectAltName=DNS:strange.example.org")
         run("openssl", "req", *new_key, "-keyout", self.path("server.key"), "-out", self.path("server.csr"),
             "-subj", "/CN=world")
         githubapp.make_key(self.path("app.pem"), self.path("app.pub"))
@@ -143,7 +149,7 @@ class World:
         inside = ("nsenter", "--net", "--target", str(pid), "--")
         there = ("nsenter", "--net", "--target", str(self.process.pid), "--")
         run(*there, "ip", "link", "add", "world0", "type", "veth", "peer", "name", "uplink0", "netns", str(pid))
-        for address in (PROVIDER, GIT, ORIGIN, OTHER, WIRE, H2, GITHUB, RESOLVER):
+        for address in (PROVIDER, GIT, ORIGIN, OTHER, WIRE, H2, GITHUB, STRANGE, RESOLVER):
             run(*there, "ip", "address", "add", address + "/24", "dev", "world0")
         run(*there, "ip", "address", "add", ORIGIN6 + "/64", "dev", "world0", "nodad")
         run(*there, "ip", "link", "set", "world0", "up")
@@ -159,12 +165,12 @@ class World:
             self.process = None
 
     def forget_logs(self):
-        for name in ("provider", "git", "dns", "origin", "other", "web", "wire", "h2", "github"):
+        for name in ("provider", "git", "dns", "origin", "other", "web", "wire", "h2", "github", "strange"):
             if os.path.exists(self.path(name + ".jsonl")):
                 os.unlink(self.path(name + ".jsonl"))
 
     def log(self, name):
-        """The entries of provider, git, dns, origin, other, web, wire, h2 or github, oldest first."""
+        """The entries of provider, git, dns, origin, other, web, wire, h2, github or strange, oldest first."""
         try:
             with open(self.path(name + ".jsonl"), encoding="utf-8") as f:
                 return [json.loads(line) for line in f]
@@ -206,6 +212,7 @@ def main():
     protocols.serve(ORIGIN, path("web.jsonl"), cert, key)
     githubapp.serve((GITHUB, 443), path("github.jsonl"), cert, key, path("github.json"), path("app.pub"))
     wire.serve((WIRE, 443), path("wire.jsonl"), cert, key)
+    wire.serve((STRANGE, 443), path("strange.jsonl"), path("strange.pem"), path("strange.key"))
     dnsserver.serve((RESOLVER, 53), path("zone.json"), path("dns.jsonl"))
     print("ready", flush=True)
     parent = os.getppid()
