@@ -23,6 +23,8 @@ ask chat-usage -H "$o" -d "{\"model\":\"gpt-x\",\"stream\":true,\"stream_options
 ask chat-without -H "$o" -d "{\"model\":\"gpt-x\",\"stream\":true,$messages}" $openai/chat/completions
 ask responses -H "$o" -d "{\"model\":\"gpt-x\",\"input\":\"hello\"}" $openai/responses
 ask responses-stream -H "$o" -d "{\"model\":\"gpt-x\",\"stream\":true,\"input\":\"hello\"}" "$openai/responses?x=y"
+ask cached $a -d "{\"model\":\"claude-x\",\"max_tokens\":10,\"metadata\":{\"user_id\":\"cached\"},$messages}" $anthropic/messages
+ask slow $a -d "{\"model\":\"claude-x\",\"max_tokens\":10,\"metadata\":{\"user_id\":\"slow\"},$messages}" $anthropic/messages
 """
 
 TEXT = "There is nothing to do, and that is all there is to say about it."
@@ -33,7 +35,7 @@ def ran(host, world):
     seal_openai(host)
     world.forget_logs()
     done = host.exec_run(GUEST, workflow="metered")
-    assert "== responses-stream" in done.stdout, done.stdout + done.stderr
+    assert "== slow" in done.stdout, done.stdout + done.stderr
     done.item = host.show(re.search(r"\bi[0-9a-z]{12}\b", done.stdout + done.stderr).group(0))
     done.status = dict(re.findall(r"^== (\S+) (\S+)$", done.stdout, re.M))
     done.calls = records(host, "model.call", run=done.item["runs"][0]["id"])
@@ -43,8 +45,8 @@ def ran(host, world):
 
 def test_every_call_is_one_record(ran):
     """Also what failed and what broke off; counting tokens is none."""
-    assert [call["provider"] for call in ran.calls] == ["anthropic"] * 4 + ["openai"] * 5
-    assert [call["status"] for call in ran.calls] == [200, 200, 200, 529] + [200] * 5
+    assert [call["provider"] for call in ran.calls] == ["anthropic"] * 4 + ["openai"] * 5 + ["anthropic"] * 2
+    assert [call["status"] for call in ran.calls] == [200, 200, 200, 529] + [200] * 7
     assert ran.status["fail"] == "529" and ran.status["count"] == "200"
     assert len({call["call"] for call in ran.calls}) == len(ran.calls)
 
@@ -61,6 +63,14 @@ def test_numbers_are_the_answers_own(ran):
         assert call["output_tokens"] == len(TEXT) // 4
 
 
+def test_caches_and_latency(ran):
+    cached, slow = ran.calls[9:]
+    assert (cached["cache_write_tokens"], cached["cache_read_tokens"]) == (70, 110)
+    assert (slow["cache_write_tokens"], slow["cache_read_tokens"]) == (0, 0)
+    assert 1_000_000 <= slow["latency_us"] < 20_000_000           # the provider took one second
+    assert all(0 < call["latency_us"] < 20_000_000 for call in ran.calls)
+
+
 def test_what_was_not_said_is_estimated(ran):
     cut, without = ran.calls[2], ran.calls[6]
     assert cut["estimated"] and not cut["complete"]
@@ -74,10 +84,10 @@ def test_what_was_not_said_is_estimated(ran):
 
 
 def test_cost_by_the_table_and_which_entry(ran):
-    prices = {"anthropic": (3, 15, 0.3), "openai": (2.5, 15, 0.25)}
+    prices = {"anthropic": (3, 15, 0.3, 3.75), "openai": (2.5, 15, 0.25, 0)}
     for call in ran.calls:
-        into, out, cached = prices[call["provider"]]
-        cost = call["input_tokens"] * into + call["output_tokens"] * out + call["cache_read_tokens"] * cached
+        into, out, cached, written = prices[call["provider"]]
+        cost = call["input_tokens"] * into + call["output_tokens"] * out + call["cache_read_tokens"] * cached + call["cache_write_tokens"] * written
         assert cost <= call["cost_microusd"] < cost + 1
         assert (call["price"], call["prices_version"]) == ("default", "2026-11")
 
@@ -87,7 +97,7 @@ def test_anchorctl_cost(host, ran):
     by_run = json.loads(host.anchorctl("cost", ran.item["id"], "--json=short").stdout)
     assert {row["model"] for row in by_run} == {"claude-x", "", "gpt-x"}   # what failed named no model
     assert sum(row["cost_microusd"] for row in by_run) == total == ran.item["cost_microusd"]
-    assert sum(row["calls"] for row in by_run) == 9 and sum(row["failed"] for row in by_run) == 1
+    assert sum(row["calls"] for row in by_run) == 11 and sum(row["failed"] for row in by_run) == 1
     assert sum(row["estimated"] for row in by_run) == 2
     for by, key in (("workflow", "workflow"), ("day", "day"), ("model", "model"), ("item", "item")):
         rows = json.loads(host.anchorctl("cost", "--by", by, "--json=short").stdout)
@@ -95,6 +105,6 @@ def test_anchorctl_cost(host, ran):
     [metered] = [row for row in json.loads(host.anchorctl("cost", "--by=workflow", "--json=short").stdout) if row["workflow"] == "metered"]
     assert metered["cost_microusd"] == total
     text = host.anchorctl("cost", ran.item["id"], "--no-pager").stdout
-    assert "gpt-x" in text and "9 calls, 2 of them estimated" in text
+    assert "gpt-x" in text and "11 calls, 2 of them estimated" in text
     assert json.loads(host.anchorctl("cost", "--by=day", "--since=2100-01-01", "--json=short").stdout) == []
     assert host.anchorctl("cost", "i000000000000", check=False).returncode == 4

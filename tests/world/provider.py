@@ -2,7 +2,8 @@
 """A scripted model provider: the Anthropic Messages API, streamed, with tool calls.
 
 Beside it, in few words, the two of OpenAI (openai.py). What "metadata" of a request says in "user_id" is done to it: "slow": it
-takes a second, "slower": four; "cut": the connection breaks off in the middle of the stream; "fail": status 529.
+takes a second, "slower": four; "cut": the connection breaks off in the middle of the stream; "cached": 70 tokens
+are written to a cache and 110 read from one; "fail": status 529.
 
 It speaks the wire protocol that real agents expect and decides what the model "says" from a script: a
 list of turns, one for each request that carries another round of tool results. Every request is logged
@@ -185,7 +186,7 @@ class Handler(openai.OpenAI, servers.Handler):
         self.note(body)
         path = self.path.split("?")[0]
         wish = (body.get("metadata") or {}).get("user_id") if isinstance(body, dict) else None
-        self.cut = wish == "cut"
+        self.cut, self.cached = wish == "cut", (70, 110) if wish == "cached" else (0, 0)
         time.sleep({"slow": 1, "slower": 4}.get(wish, 0))
         if wish == "fail":
             self.fail(529, "overloaded_error", "too much to do")
@@ -260,8 +261,8 @@ class Handler(openai.OpenAI, servers.Handler):
         message = {
             "id": "msg_" + uuid.uuid4().hex[:24], "type": "message", "role": "assistant", "model": body.get("model"),
             "content": content, "stop_reason": "tool_use" if wanted else "end_turn", "stop_sequence": None,
-            "usage": {"input_tokens": input_tokens, "output_tokens": 1, "cache_creation_input_tokens": 0,
-                      "cache_read_input_tokens": 0},
+            "usage": {"input_tokens": input_tokens, "output_tokens": 1, "cache_creation_input_tokens": self.cached[0],
+                      "cache_read_input_tokens": self.cached[1]},
         }
         with self.server.lock:
             self.server.threads[message["id"]] = (tools, turn, script)
