@@ -140,7 +140,7 @@ void flow_begin_verify(Flow *f) {
         f->unclean = false;
         f->egress_digest[0] = 0;
         f->event_bytes = 0;
-        reason = flow_prepare(f);
+        reason = flow_prepare(f, false);
         if (reason) {
                 flow_set_state(f, FLOW_AUDITING);
                 flow_end_run(f, "error", reason, NULL);
@@ -175,7 +175,7 @@ void flow_begin(Manager *m, LedgerItem *item) {
                 return;
         }
 
-        reason = flow_prepare(f);
+        reason = flow_prepare(f, true);
         if (reason) {
                 flow_end_run(f, "error", reason, NULL);
                 return;
@@ -221,7 +221,7 @@ void flow_resume(Manager *m, const LedgerItem *item, bool run_alive, bool import
                 (void) manager_fatal(m, -EIO, "take a run's budget up again");
                 return;
         }
-        reason = flow_prepare(f);
+        reason = flow_prepare(f, false);
         alive = f->stage == STAGE_IMPORT ? import_alive : run_alive;
 
         /* The import is done, its verification not begun: the same decision again. */

@@ -80,8 +80,9 @@ void flow_begin_verify(Flow *f);
 
 /* ---- flow-setup.c ---- */
 
-/* Makes the specs for run and stage from policy, template and host; NULL, or why it cannot be (valid until the next call). */
-const char *flow_prepare(Flow *f);
+/* Makes the specs for run and stage from policy, template and host; NULL, or why it cannot be (valid until the next call). fresh: the item was leased just
+ * now, and nothing was made of it yet. */
+const char *flow_prepare(Flow *f, bool fresh);
 int flow_register(Flow *f);
 int flow_release(Flow *f);
 

@@ -70,7 +70,23 @@ static const char *make_specs(Flow *f, const PolicyWorkflow *w, const json_t *ha
         return NULL;
 }
 
-const char *flow_prepare(Flow *f) {
+/* Templates come with the image, so another digest is another image's. What was leased just now is worked on with this one's; what an earlier life
+ * began, or the verification of what was made with the other, is not. */
+static const char *check_template(Flow *f, const char *name, const char *digest, bool fresh) {
+        int r;
+
+        if (strcmp(digest, f->item.template_digest) == 0)
+                return NULL;
+        if (!fresh)
+                return keep_reason("template %s is not what it was when the item was leased; submit it again%s", name, "");
+        log_notice("item %s: template %s is %.16s by now, not %.16s", f->item.id, name, digest, f->item.template_digest);
+        r = ledger_item_rebind(f->manager->ledger, &f->item, digest);
+        if (r < 0)
+                (void) manager_fatal(f->manager, r, "bind an item to another template");
+        return r == 0 ? NULL : "the item cannot be bound to another template";
+}
+
+const char *flow_prepare(Flow *f, bool fresh) {
         Manager *m = f->manager;
         _cleanup_json_ json_t *manifest = NULL;
         _cleanup_free_ char *why = NULL;
@@ -94,8 +110,9 @@ const char *flow_prepare(Flow *f) {
 
         if (template_load(w->template_name, &manifest, &why) < 0)
                 return keep_reason("%s%s", why ?: "the template cannot be read", "");
-        if (strcmp(json_string_value(json_object_get(manifest, "digest")), f->item.template_digest) != 0)
-                return keep_reason("template %s is not what it was when the item was submitted; submit it again%s", w->template_name, "");
+        reason = check_template(f, w->template_name, json_string_value(json_object_get(manifest, "digest")), fresh);
+        if (reason)
+                return reason;
 
         f->run_s = w->run_s;
         f->output_bytes = w->output_bytes;

@@ -35,6 +35,8 @@ static const AuditEvent events[] = {
           "Item {item} was submitted by {actor}[ for workflow {workflow}]" },
         { "item.transition", PEER_ANCHORD, AUDIT_NEEDS_ITEM, LOG_INFO, "d5f2589eb45a40709e5c93a6bdd9e10d",
           "Item {item} went[ from {from}] to {to}[: {reason}]" },
+        { "item.template", PEER_ANCHORD, AUDIT_NEEDS_ITEM, LOG_NOTICE, "8e1f4b6a90d24c73b5e2a7c61d3f0958",
+          "Item {item} is worked on with template {digest}, that of this image; before, it was bound to {previous}" },
         { "hold.set", PEER_ANCHORD, 0, LOG_NOTICE, "9c7f4049815f45afb46695f9588230b7",
           "Leases are held by {actor}[: {reason}]" },
         { "hold.released", PEER_ANCHORD, 0, LOG_NOTICE, "c3e158c4164745c5a4e97590447c4be9",

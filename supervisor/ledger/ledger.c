@@ -411,6 +411,37 @@ int ledger_claim_next(Ledger *l, const char *run, const char *boot, uint64_t exp
         return 0;
 }
 
+int ledger_item_rebind(Ledger *l, LedgerItem *i, const char *template_digest) {
+        _cleanup_free_ char *digest = strdup(template_digest), *text = NULL;
+        _cleanup_rollback_ DbGuard guard = {};
+        _cleanup_json_ json_t *data = NULL;
+        int r;
+
+        data = json_pack("{s:s, s:s, s:s}", "name", i->template_name, "digest", template_digest, "previous", i->template_digest);
+        text = data ? json_canonical(data) : NULL;
+        if (!digest || !text)
+                return -ENOMEM;
+
+        r = db_begin(l->db, &guard);
+        if (r < 0)
+                return r;
+        r = db_run(l->db, "UPDATE item SET template_digest = ?3, revision = revision + 1, changed_usec = ?4 WHERE id = ?1 AND revision = ?2",
+                   DB_ARGS(DB_TEXT(i->id), DB_INT(i->revision), DB_TEXT(digest), DB_INT(time_realtime())));
+        if (r == 0)
+                return LEDGER_E_CONFLICT;
+        if (r > 0)
+                r = ledger_outbox_add(l, "item.template", i->run, i->id, NULL, text);
+        if (r >= 0)
+                r = db_commit(&guard);
+        if (r < 0)
+                return r;
+
+        i->revision++;
+        free(i->template_digest);
+        i->template_digest = TAKE_PTR(digest);
+        return 0;
+}
+
 int ledger_next_time(Ledger *l, uint64_t *ret_usec) {
         int64_t usec;
         int r;

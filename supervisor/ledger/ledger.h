@@ -155,6 +155,10 @@ int ledger_claim_next(Ledger *l, const char *run, const char *boot, uint64_t exp
 /* When the next item that waits for its time becomes claimable (CLOCK_REALTIME); LEDGER_E_NO_WORK if none. */
 int ledger_next_time(Ledger *l, uint64_t *ret_usec);
 
+/* The host runs another image by now: the leased item is worked on with that one's template. Queues `item.template`. LEDGER_E_CONFLICT: the item has
+ * changed since it was read. */
+int ledger_item_rebind(Ledger *l, LedgerItem *i, const char *template_digest);
+
 int ledger_lease_extend(Ledger *l, const char *item, int64_t token, uint64_t expires_boottime_usec);
 /* Expired leases of this boot: calls back with each item. */
 typedef int (*LedgerItemHandler)(const LedgerItem *item, void *userdata);

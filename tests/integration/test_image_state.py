@@ -81,6 +81,20 @@ def test_ledger_of_another_version_is_refused_and_left_alone(host):
     assert [item["state"] for item in host.items()] == ["closed"]
 
 
+def test_item_of_another_image_is_worked_on_with_the_template_that_is_here(host):
+    """As it is when the host was upgraded in between; the control is every other item here, of which nothing is said."""
+    host.anchorctl("host", "drain", "--within=0s")
+    item = host.anchorctl("submit", "--workflow", "exec", "--", "true").stdout.strip()
+    here = host.show(item)["template_digest"]
+    change_ledger(host, f"UPDATE item SET template_digest = '{64 * '0'}', revision = revision + 1 WHERE id = '{item}'")
+    start(host)
+    host.anchorctl("host", "undrain")
+    wait_for(lambda: host.show(item)["state"] == "closed" and status(host)["audit_waiting"] == 0)
+    assert host.show(item)["template_digest"] == here
+    (_, said), = events(host, "item.template")
+    assert (said["digest"], said["previous"]) == (here, 64 * "0")
+
+
 def test_operator_changes_policy_and_images_are_replaced_without_a_question(host):
     edit(host, 2)
     host.systemctl("restart", "anchord.service")

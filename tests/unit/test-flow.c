@@ -331,6 +331,25 @@ static void test_changed_policy(void **state) {
         assert_int_equal(w->n_registered, 0);
 }
 
+/* The host runs another image by the time of the lease: the item is worked on with the template that is there, and that is on record. */
+static void test_other_template(void **state) {
+        World *w = *state;
+        _cleanup_item_ LedgerItem i = {};
+        char item[ID_LENGTH + 1], digest[HEX_SHA256_SIZE];
+
+        OPERATOR(w, "Hold", json_pack("{s:b}", "on", true));
+        submit_exec(w, item);
+        signed_template_write(template_key, "/usr/lib/anchorhold/templates/base",
+                              json_pack("{s:s, s:{s:s}}", "name", "base", "files", "root.erofs", "bb"), digest);
+        OPERATOR(w, "Hold", json_pack("{s:b}", "on", false));
+        (void) await_active(w, item, "work");
+        assert_int_equal(ledger_get(w->m->ledger, item, &i), 0);
+        assert_string_equal(i.template_digest, digest);
+        finish(w, "ok", "", NULL);
+        UNTIL(w->event, state_of(w, item) == ITEM_CLOSED && outbox_is_empty(w->m));
+        assert_int_equal(audited(w, "item.template"), 1);
+}
+
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test_setup_teardown(test_exec, set_up, tear_down),
@@ -347,6 +366,7 @@ int main(void) {
                 cmocka_unit_test_setup_teardown(test_stop, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_audit_refuses, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_changed_policy, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_other_template, set_up, tear_down),
         };
 
         return cmocka_run_group_tests(tests, enter_world, NULL);

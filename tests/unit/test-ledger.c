@@ -486,6 +486,32 @@ static void test_effects(void **state) {
         assert_int_equal(ledger_effect_ask(l, "k", "i000000000001", "push"), LEDGER_E_DUPLICATE);
 }
 
+static void test_rebind(void **state) {
+        _cleanup_(ledger_closep) Ledger *l = fresh();
+        _cleanup_item_ LedgerItem i = {}, after = {};
+        int64_t before, n;
+
+        assert_int_equal(submit(l, "i000000000001", NULL), 0);
+        assert_int_equal(change(l, "i000000000001", ITEM_QUEUED), 0);
+        assert_int_equal(claim(l, "r000000000001", &i), 0);
+        assert_int_equal(ledger_outbox_count(l, &before), 0);
+        assert_int_equal(ledger_item_rebind(l, &i, "u"), 0);
+        assert_string_equal(i.template_digest, "u");
+        after = get(l, i.id);
+        assert_string_equal(after.template_digest, "u");
+        assert_int_equal(after.state, ITEM_LEASED);
+        assert_int_equal(after.revision, i.revision);
+        assert_int_equal(ledger_outbox_count(l, &n), 0);
+        assert_int_equal(n, before + 1);
+
+        /* somebody else changed it meanwhile: nothing is written */
+        i.revision--;
+        assert_int_equal(ledger_item_rebind(l, &i, "v"), LEDGER_E_CONFLICT);
+        assert_string_equal(i.template_digest, "u");
+        assert_int_equal(ledger_outbox_count(l, &n), 0);
+        assert_int_equal(n, before + 1);
+}
+
 static void test_outbox(void **state) {
         _cleanup_(ledger_closep) Ledger *l = fresh();
         _cleanup_(ledger_event_done) LedgerEvent e = {}, f = {};
@@ -609,6 +635,7 @@ int main(void) {
                 cmocka_unit_test(test_runs_and_usage),
                 cmocka_unit_test(test_cost),
                 cmocka_unit_test(test_effects),
+                cmocka_unit_test(test_rebind),
                 cmocka_unit_test(test_outbox),
                 cmocka_unit_test(test_recover),
                 cmocka_unit_test(test_recover_is_bounded),
