@@ -18,6 +18,15 @@ def test_root_is_the_image_and_read_only(machine):
         machine.run(["rm", path])
 
 
+def test_machine_has_one_id_for_all_its_boots(machine):
+    """The one that systemd drew at the first boot is in /etc, and not mounted over it: else the next boot draws another, and begins journals of its own."""
+    here = machine.run("cat /etc/machine-id").stdout.strip()
+    assert len(here) == 32 and int(here, 16)
+    assert machine.run("findmnt -no SOURCE /etc/machine-id", check=False).stdout == ""
+    assert machine.is_active("systemd-machine-id-commit.service") == "active"
+    assert machine.run("ls /var/log/journal").stdout.split() == [here, f"{here}.anchorhold"]
+
+
 def test_microvms_run_under_kvm(machine):
     accelerator = machine.status()["accelerator"]
     assert accelerator["accel"] == "kvm", accelerator
