@@ -61,7 +61,8 @@ def ran(host, world):
 
 
 def status(ran, name):
-    return re.findall(rf"^== {name} (\d+ \d(?:\.\d)?)", ran.out, re.M)
+    # curl ends what it says behind an answer with no new line
+    return re.findall(rf"== {name} (\d+ \d(?:\.\d)?)", ran.out)
 
 
 def of(ran, part):

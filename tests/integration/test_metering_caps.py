@@ -77,7 +77,7 @@ def test_item_ends_over_budget(host, raced):
 
 def test_what_a_stream_never_says_counts_as_reserved(host, world):
     """Beside it the same stream with usage: that counts as said."""
-    done = run(host, world, "metered-month", r"""
+    done = run(host, world, "metered-run", r"""
 for more in '' ',"stream_options":{"include_usage":true}'; do
     curl -sS -N -m 40 -H "Authorization: Bearer $OPENAI_API_KEY" -d "{\"model\":\"gpt-x\",\"max_completion_tokens\":300,\"stream\":true,\"messages\":[]$more}" \
         https://api.openai.com/v1/chat/completions
@@ -85,7 +85,7 @@ done
 """)
     without, said = records(host, "model.call", run=done.item["runs"][0]["id"])
     assert (without["estimated"], without["output_tokens"], without["complete"]) == (True, 300, True)
-    assert without["input_tokens"] >= 2 * said["input_tokens"] > 0
+    assert without["input_tokens"] > said["input_tokens"] > 0    # although it was the shorter request
     assert not said["estimated"] and 0 < said["output_tokens"] < 300
     assert done.item["cost_microusd"] == without["cost_microusd"] + said["cost_microusd"]
 
