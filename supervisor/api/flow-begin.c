@@ -47,7 +47,7 @@ static void on_started(int r, const char *result, void *userdata) {
         reason = text_format("anchor-%s@%s.service did not start: %s%s%s", f->stage == STAGE_IMPORT ? "import" : "run", f->run, result,
                              f->why[0] ? ", " : "", f->why);
         f->requeue = strstr(f->why, UNITS_NOT_FENCED);
-        flow_end_run(f, "error", reason ?: "did not start", NULL);
+        flow_end_lost(f, reason ?: "did not start");
 }
 
 static int ask_for_start(Flow *f) {
@@ -59,6 +59,7 @@ static int ask_for_start(Flow *f) {
 
 void flow_start_unit(Flow *f) {
         f->why[0] = 0;
+        f->started_monotonic = f->started_realtime = 0;
         flow_set_state(f, FLOW_STARTING);
         if (ask_for_start(f) < 0)
                 flow_end_run(f, "error", "cannot ask systemd to start the run", NULL);
@@ -73,6 +74,7 @@ void flow_confirm_started(Flow *f) {
         if (f->state != FLOW_STARTING)
                 return;
         flow_set_state(f, FLOW_ACTIVE);
+        f->started_monotonic = time_monotonic();
         if (f->stage == STAGE_IMPORT)
                 return;
 
@@ -213,6 +215,7 @@ void flow_resume(Manager *m, const LedgerItem *item, bool run_alive, bool import
                 return;
         }
 
+        f->started_realtime = run.started_usec;
         f->stage = run.verify ? STAGE_VERIFY : strcmp(f->item.stage, "work") == 0 ? STAGE_WORK : STAGE_IMPORT;
         f->commit = f->item.result_commit ? strdup(f->item.result_commit) : NULL;
         if (f->stage != STAGE_WORK && !run.verify && run.outcome && ledger_reason_is_over_budget(run.reason))
@@ -249,5 +252,8 @@ void flow_resume(Manager *m, const LedgerItem *item, bool run_alive, bool import
         }
 
         f->requeue = !run.started;
-        flow_end_run(f, "error", run.started ? "anchor-run ended while the supervisor was away" : "the supervisor went away before the run had started", NULL);
+        if (run.started)
+                flow_end_lost(f, "anchor-run ended while the supervisor was away");
+        else
+                flow_end_run(f, "error", "the supervisor went away before the run had started", NULL);
 }

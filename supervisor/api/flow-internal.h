@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 #pragma once
 
-/* Shared by flow.c (the states), flow-begin.c (to a run that is on its way), flow-setup.c (spec, registration, release) and flow-cleanup.c (the end of units). */
+/* Shared by flow.c (the states), flow-begin.c (to a run that is on its way), flow-setup.c (spec, registration, release) and flow-cleanup.c (the end of units),
+ * flow-slice.c (whether a slice was stopped). */
 
 #include "api/manager-internal.h"
 #include "api/spec.h"
@@ -32,6 +33,8 @@ struct Flow {
         uint64_t kill_since; /* CLOCK_MONOTONIC; 0: nothing is killed */
         unsigned killed;     /* bits: of flow-cleanup.c's list */
         unsigned pending;               /* answers that REGISTERING and RELEASING wait for */
+        uint64_t started_monotonic;     /* when its unit was known to run; 0: not in this life of anchord */
+        uint64_t started_realtime;      /* the same, as an earlier life has it in the ledger; 0: neither */
 
         json_t *spec, *vm_spec;         /* owned; NULL for the import */
         uint64_t run_s, output_bytes, bundle_bytes;
@@ -85,6 +88,11 @@ void flow_begin_verify(Flow *f);
 const char *flow_prepare(Flow *f, bool fresh);
 int flow_register(Flow *f);
 int flow_release(Flow *f);
+
+/* ---- flow-slice.c ---- */
+
+/* Ends a run that is gone without having said why; if its slice was stopped, the reason names that. */
+void flow_end_lost(Flow *f, const char *reason);
 
 /* ---- flow-budget.c ---- */
 void flow_set_budget(Flow *f, const PolicyWorkflow *w);

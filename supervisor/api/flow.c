@@ -551,5 +551,5 @@ void flows_on_unit_changed(Manager *m, const char *unit, const char *active, con
         if (f->state == FLOW_STARTING)
                 return;
         reason = text_format("%s ended without a result: %s", unit, why ?: "unknown");
-        flow_end_run(f, "error", reason ?: "ended without a result", NULL);
+        flow_end_lost(f, reason ?: "ended without a result");
 }

@@ -202,6 +202,15 @@ bool flow_take_flag(Flow *f);
 int flow_on_finish(Flow *f, const char *outcome, const char *reason, const json_t *facts);
 int flow_on_imported(Flow *f, bool ok, const char *reason, const char *commit, const json_t *facts);
 
+/* ---- flow-slice.c ---- */
+
+/* Was the slice of all runs, or that of this run, stopped under it? `done` is called once, maybe at once: "anchorhold-runs.slice was stopped", or NULL
+ * if nothing is the matter with either. The flow may be gone by then. */
+typedef void (*FlowLost)(const char *what, void *userdata);
+void flow_ask_slice(Flow *f, FlowLost done, void *userdata);
+/* The reason with that before it, if there is something; the caller's. */
+char *flow_lost_reason(const char *what, const char *reason);
+
 /* ---- drain.c ---- */
 
 /* Hands back what runs for longer than a drain allows. */

@@ -439,6 +439,18 @@ static int ending_new(Manager *m, Flow *f, IpcCall *call, json_t *params, Ending
         return 0;
 }
 
+/* What ends a run in an error may be that its slice was stopped. */
+static void on_slice(const char *what, void *userdata) {
+        Ending *e = userdata;
+        char *reason = what ? flow_lost_reason(what, e->reason) : NULL;
+
+        if (reason) {
+                free(e->reason);
+                e->reason = reason;
+        }
+        ending_complete(e, 0);
+}
+
 static bool is_outcome(const char *s) {
         return s && (strcmp(s, "ok") == 0 || strcmp(s, "failed") == 0 || strcmp(s, "error") == 0);
 }
@@ -478,7 +490,10 @@ static int on_finish(IpcCall *call, json_t *params, void *userdata) {
 
         if (!wants_bundle || fd < 0) {
                 (void) fd_close(fd);
-                ending_complete(TAKE_PTR(e), 0);
+                if (strcmp(outcome, "error") == 0)
+                        flow_ask_slice(f, on_slice, TAKE_PTR(e));
+                else
+                        ending_complete(TAKE_PTR(e), 0);
                 return 0;
         }
 
@@ -537,19 +552,26 @@ static int on_imported(IpcCall *call, json_t *params, void *userdata) {
 
 /* From anchor-check@: what makes the run end is its unit; this is the reason. */
 static int on_mismatch(IpcCall *call, json_t *params, void *userdata) {
-        _cleanup_free_ char *text = NULL, *reason = NULL;
+        _cleanup_(ending_freep) Ending *e = NULL;
         Manager *m = userdata;
         Flow *f = find_flow(m, call);
+        char *reason;
+        int r;
 
         if (!f || !flow_accepts_run(f))
                 return no_run(call);
 
-        text = bounded(get(params, "reason"), REASON_MAX);
-        reason = text ? text_format("enforcement.mismatch: %s", text) : NULL;
-        if (!reason)
+        r = ending_new(m, f, call, params, &e);
+        if (r < 0)
+                return r;
+        reason = text_format("enforcement.mismatch: %s", e->reason);
+        free(e->reason);
+        e->reason = reason;
+        e->outcome = strdup("error");
+        if (!e->reason || !e->outcome)
                 return -ENOMEM;
-        (void) flow_on_finish(f, "error", reason, NULL);
-        return ipc_call_reply(call, NULL);
+        flow_ask_slice(f, on_slice, TAKE_PTR(e));
+        return 0;
 }
 
 /* From inject or the proxy: a sentinel was blocked on its way to where it does not belong. It is on record in the audit log already; here the run gets its flag. */

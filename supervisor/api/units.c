@@ -30,6 +30,7 @@
 enum {
         CALLS_MAX = 1024,
         CALL_TIMEOUT_USEC = 25 * 1000 * 1000,
+        SINCE_TIMEOUT_USEC = 5 * 1000 * 1000, /* somebody waits for that with what happened */
 };
 
 typedef struct Call Call;
@@ -41,8 +42,9 @@ struct Call {
         char *unit;         /* owned; for messages */
         char *job;          /* owned; path, once known */
         const char *verb;   /* static */
-        UnitsDone done;     /* of these two at most one */
+        UnitsDone done;     /* of these three at most one */
         UnitsListed listed;
+        UnitsSince since;
         void *userdata;
 };
 
@@ -117,6 +119,7 @@ void units_forget(Units *u, void *userdata) {
                 if (c->userdata == userdata) {
                         c->done = NULL;
                         c->listed = NULL;
+                        c->since = NULL;
                 }
 }
 
@@ -293,6 +296,82 @@ int units_list(Units *u, const char *const *patterns, UnitsListed listed, void *
         return 0;
 }
 
+static int read_since(sd_bus_message *m, UnitSince *ret) {
+        const char *name, *active;
+        uint32_t job;
+        int r;
+
+        r = sd_bus_message_enter_container(m, 'a', "{sv}");
+        if (r < 0)
+                return r;
+
+        while ((r = sd_bus_message_enter_container(m, 'e', "sv")) > 0) {
+                r = sd_bus_message_read(m, "s", &name);
+                if (r < 0)
+                        return r;
+
+                if (strcmp(name, "ActiveState") == 0) {
+                        r = sd_bus_message_read(m, "v", "s", &active);
+                        if (r >= 0)
+                                (void) snprintf(ret->active, sizeof(ret->active), "%s", active);
+                } else if (strcmp(name, "Job") == 0) {
+                        r = sd_bus_message_read(m, "v", "(uo)", &job, NULL);
+                        ret->job = r >= 0 && job != 0;
+                } else if (strcmp(name, "ActiveEnterTimestampMonotonic") == 0)
+                        r = sd_bus_message_read(m, "v", "t", &ret->active_monotonic);
+                else if (strcmp(name, "ActiveEnterTimestamp") == 0)
+                        r = sd_bus_message_read(m, "v", "t", &ret->active_realtime);
+                else
+                        r = sd_bus_message_skip(m, "v");
+                if (r >= 0)
+                        r = sd_bus_message_exit_container(m);
+                if (r < 0)
+                        return r;
+        }
+        return r < 0 ? r : ret->active[0] ? 0 : -EBADMSG;
+}
+
+static int on_since(sd_bus_message *m, void *userdata, sd_bus_error *ignored) {
+        Call *c = userdata;
+        UnitsSince done = c->since;
+        void *done_userdata = c->userdata;
+        UnitSince since = {};
+        int r;
+
+        r = sd_bus_message_is_method_error(m, NULL) ? -EIO : read_since(m, &since);
+        if (r < 0)
+                log_line(LOG_WARNING, "systemd does not say how %s is", c->unit);
+        (void) call_free(c);
+        if (done)
+                done(r, &since, done_userdata);
+        return 0;
+}
+
+int units_since(Units *u, const char *unit, UnitsSince done, void *userdata) {
+        _cleanup_(sd_bus_message_unrefp) sd_bus_message *m = NULL;
+        _cleanup_(call_freep) Call *c = NULL;
+        _cleanup_free_ char *path = NULL;
+        int r;
+
+        r = call_new(u, "ask about", unit, userdata, &c);
+        if (r < 0)
+                return r;
+        r = sd_bus_path_encode(UNIT_PATH, unit, &path);
+        if (r < 0)
+                return r;
+        r = sd_bus_message_new_method_call(u->bus, &m, SYSTEMD, path, "org.freedesktop.DBus.Properties", "GetAll");
+        if (r >= 0)
+                r = sd_bus_message_append(m, "s", SYSTEMD ".Unit");
+        if (r >= 0)
+                r = sd_bus_call_async(u->bus, &c->slot, m, on_since, c, SINCE_TIMEOUT_USEC);
+        if (r < 0)
+                return r;
+
+        c->since = done;
+        c = NULL;
+        return 0;
+}
+
 /* ---- signals ---- */
 
 static int on_job_removed(sd_bus_message *m, void *userdata, sd_bus_error *ignored) {
@@ -452,8 +531,14 @@ Units *units_free(Units *u) {
         if (!u)
                 return NULL;
 
-        while (u->calls)
+        while (u->calls) {
+                UnitsSince since = u->calls->since;
+                void *userdata = u->calls->userdata;
+
                 (void) call_free(u->calls);
+                if (since)
+                        since(-ECANCELED, &(UnitSince) {}, userdata);
+        }
         if (u->bus)
                 sd_bus_detach_event(u->bus);
         /* flushing a connection that is not there yet would wait for the bus, which may never answer */

@@ -45,6 +45,17 @@ int units_reset_failed(Units *u, const char *unit);
 typedef void (*UnitsListed)(int r, const UnitState *units, size_t n, void *userdata);
 int units_list(Units *u, const char *const *patterns, UnitsListed listed, void *userdata);
 
+/* Since when a unit is what it is. Of one that is not loaded: inactive. */
+typedef struct UnitSince {
+        char active[16];
+        bool job;                                   /* something is queued for it */
+        uint64_t active_monotonic, active_realtime; /* when it last became active; 0: never */
+} UnitSince;
+
+/* Asks systemd about one unit. `done` is called once, with -ECANCELED if units_free() comes first. */
+typedef void (*UnitsSince)(int r, const UnitSince *since, void *userdata);
+int units_since(Units *u, const char *unit, UnitsSince done, void *userdata);
+
 /* No callback of anything under way with this userdata will be called any more. */
 void units_forget(Units *u, void *userdata);
 

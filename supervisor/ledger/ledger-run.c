@@ -37,6 +37,7 @@ static int run_from_row(DbStmt *s, LedgerRun *ret) {
         (void) snprintf(run.item, sizeof(run.item), "%s", db_column_text(s, 1));
         run.verify = strcmp(db_column_text(s, 2), "verify") == 0;
         run.started = !db_column_is_null(s, 3);
+        run.started_usec = run.started ? (uint64_t) db_column_int(s, 3) : 0;
         run.finished = !db_column_is_null(s, 4);
         run.released = !db_column_is_null(s, 5);
         run.attempt = db_column_int(s, 6);

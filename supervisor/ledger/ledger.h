@@ -116,6 +116,7 @@ typedef struct LedgerRun {
         char id[ID_LENGTH + 1], item[ID_LENGTH + 1];
         bool verify;        /* stage `verify`; else `work` */
         bool started, finished, released;
+        uint64_t started_usec; /* CLOCK_REALTIME; 0: it was not */
         int64_t attempt, token;
         char *outcome, *reason, *facts; /* owned; NULL until finished */
 } LedgerRun;

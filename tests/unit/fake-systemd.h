@@ -26,6 +26,8 @@ typedef struct FakeUnit {
         char name[80];
         char active[16];
         bool sticky; /* stops only when it is killed */
+        unsigned job; /* queued for it; 0: none */
+        uint64_t active_monotonic, active_realtime; /* when it became so */
 } FakeUnit;
 
 typedef struct FakeSystemd {
@@ -122,6 +124,7 @@ static inline void fake_stop(FakeSystemd *s, const char *unit, bool kill) {
                 for (size_t i = s->n_units; i-- > 0;)
                         if (strstr(s->units[i].name, run) && strstr(s->units[i].name, ".service") && !s->units[i].sticky)
                                 fake_unit_changed(s, s->units[i].name, "inactive", NULL, 0, 0);
+                (void) fake_unit_set(s, unit, "");
         } else {
                 FakeUnit *u = fake_unit_find(s, unit);
 
@@ -180,6 +183,12 @@ static inline int fake_start(FakeSystemd *s, sd_bus_message *m, const char *unit
                 (void) snprintf(listener, sizeof(listener), "anchor-proxy%.14s.socket", strchr(unit, '@') ?: "");
                 fake_unit_changed(s, listener, "failed", NULL, 0, 0);
         }
+        if (strchr(unit, '@')) {
+                char slice[80];
+
+                (void) snprintf(slice, sizeof(slice), "anchorhold-runs-%.13s.slice", strchr(unit, '@') + 1);
+                (void) fake_unit_set(s, slice, "active");
+        }
         if (!s->start_result)
                 fake_unit_changed(s, unit, "active", NULL, 0, 0);
         if (s->start_needs) {
@@ -189,6 +198,23 @@ static inline int fake_start(FakeSystemd *s, sd_bus_message *m, const char *unit
                 fake_unit_changed(s, needed, "failed", "exit-code", 0, 0);
         }
         return fake_reply_job(s, m, unit, s->start_result ?: "done");
+}
+
+/* What is not loaded is inactive, as systemd has it. */
+static inline int fake_get_all(FakeSystemd *s, sd_bus_message *m) {
+        _cleanup_(sd_bus_message_unrefp) sd_bus_message *reply = NULL;
+        _cleanup_free_ char *name = NULL;
+        const FakeUnit *u;
+
+        assert_true(sd_bus_path_decode(sd_bus_message_get_path(m), "/org/freedesktop/systemd1/unit", &name) > 0);
+        u = fake_unit_find(s, name);
+        assert_true(sd_bus_message_new_method_return(m, &reply) >= 0);
+        assert_true(sd_bus_message_append(reply, "a{sv}", 5, "Id", "s", name, "ActiveState", "s", u ? u->active : "inactive",
+                                          "Job", "(uo)", u ? u->job : 0, u && u->job > 0 ? "/org/freedesktop/systemd1/job/7" : "/",
+                                          "ActiveEnterTimestampMonotonic", "t", u ? u->active_monotonic : 0,
+                                          "ActiveEnterTimestamp", "t", u ? u->active_realtime : 0) >= 0);
+        (void) sd_bus_send(s->bus, reply, NULL);
+        return 1;
 }
 
 static inline int fake_on_message(sd_bus_message *m, void *userdata, sd_bus_error *error) {
@@ -201,6 +227,8 @@ static inline int fake_on_message(sd_bus_message *m, void *userdata, sd_bus_erro
                 return sd_bus_reply_method_return(m, "s", ":1.1");
         if (sd_bus_message_is_method_call(m, "org.freedesktop.DBus", NULL))
                 return sd_bus_reply_method_return(m, "");
+        if (sd_bus_message_is_method_call(m, "org.freedesktop.DBus.Properties", "GetAll"))
+                return fake_get_all(s, m);
         if (!sd_bus_message_is_method_call(m, SYSTEMD_NAME ".Manager", NULL))
                 return 0;
 

@@ -288,7 +288,7 @@ static inline void warden_says(const char *text) {
         assert_int_equal(io_write_file_atomic(AT_FDCWD, WARDEN_STATE, text, strlen(text), 0644), 0);
 }
 
-enum { HOST_UNITS = 2 }; /* those of the fence; nothing else is there but a run's */
+enum { HOST_UNITS = 3 }; /* those of the fence, and the slice of all runs; nothing else is there but a run's */
 
 /* What an item with one attempt ends with. */
 static inline void await_exhausted(World *w, const char *item, const char *reason) {
@@ -330,6 +330,7 @@ static inline int set_up_world(void **state) {
         fake_systemd_start(&w->systemd, w->event, "/run/test-bus");
         (void) fake_unit_set(&w->systemd, "anchor-bpf.service", "active");
         (void) fake_unit_set(&w->systemd, "anchor-warden.service", "active");
+        (void) fake_unit_set(&w->systemd, "anchorhold-runs.slice", "active");
         warden_says("{\"ok\": true, \"reason\": \"\"}");
         w->egress = serve(w, egress_methods, EGRESS_SOCKET);
         w->secret = serve(w, secret_methods, SECRET_SOCKET);

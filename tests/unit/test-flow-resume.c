@@ -49,6 +49,29 @@ static void test_resume_dead(void **state) {
         assert_int_equal(fake_told(&w->systemd, "ResetFailedUnit anchor-proxy@r00000stray00.service"), 1);
 }
 
+/* The same, and the slice of all runs was stopped meanwhile, or stopped and made anew. */
+static void test_resume_slice_stopped(void **state) {
+        World *w = *state;
+
+        for (unsigned anew = 0; anew < 2; anew++) {
+                char item[ID_LENGTH + 1], unit[64];
+                FakeUnit *slice;
+
+                submit_exec(w, item);
+                (void) await_active(w, item, "work");
+                UNTIL(w->event, outbox_is_empty(w->m));
+                end_life(w);
+                (void) snprintf(unit, sizeof(unit), "anchor-run@%s.service", w->as_run);
+                (void) fake_unit_set(&w->systemd, unit, "");
+                slice = fake_unit_set(&w->systemd, "anchorhold-runs.slice", anew ? "active" : "inactive");
+                slice->active_realtime = time_realtime();
+                begin_life(w);
+                await_exhausted(w, item, "anchorhold-runs.slice was stopped: anchor-run ended while the supervisor was away");
+                slice = fake_unit_set(&w->systemd, "anchorhold-runs.slice", "active");
+                slice->active_realtime = 0;
+        }
+}
+
 /* The outcome was recorded, what it leads to was not done. */
 static void test_resume_after_finish(void **state) {
         World *w = *state;
@@ -240,6 +263,7 @@ int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test_setup_teardown(test_resume_alive, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_resume_dead, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_resume_slice_stopped, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_resume_after_finish, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_resume_before_start, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_said_twice, set_up, tear_down),

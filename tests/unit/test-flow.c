@@ -245,6 +245,57 @@ static void test_unit_dies(void **state) {
         assert_true(answer_has(w, "was stopped: nothing goes out through it"));
 }
 
+/* A run that is lost because its slice was stopped says so, in whichever state the slice is by then; the control is test_unit_dies. */
+static void test_slice_stopped(void **state) {
+        static const struct { const char *slice, *active; unsigned job; bool anew, by_word; } cases[] = {
+                { "anchorhold-runs.slice", "", 0, false, false },
+                { "anchorhold-runs.slice", "deactivating", 0, false, true },
+                { "anchorhold-runs.slice", "active", 7, false, true },    /* the stop waits for the units in it */
+                { "anchorhold-runs.slice", "active", 0, true, false },    /* made anew */
+                { NULL, "active", 7, false, true },                       /* the run's own */
+        };
+        World *w = *state;
+
+        for (size_t i = 0; i < ELEMENTSOF(cases); i++) {
+                char item[ID_LENGTH + 1], unit[64], slice[64], reason[160];
+                FakeUnit *u;
+
+                submit_exec(w, item);
+                (void) await_active(w, item, "work");
+                (void) snprintf(unit, sizeof(unit), "anchor-run@%s.service", w->as_run);
+                (void) snprintf(slice, sizeof(slice), "anchorhold-runs-%s.slice", w->as_run);
+                if (cases[i].slice)
+                        (void) snprintf(slice, sizeof(slice), "%s", cases[i].slice);
+                u = fake_unit_set(&w->systemd, slice, cases[i].active);
+                if (u) {
+                        u->job = cases[i].job;
+                        u->active_monotonic = cases[i].anew ? time_monotonic() : 0;
+                }
+                if (cases[i].by_word) {
+                        finish(w, "error", "vm-gone: the virtual machine has ended", NULL);
+                        assert_ok(w);
+                } else
+                        fake_unit_changed(&w->systemd, unit, "failed", "signal", 2, 15);
+                (void) snprintf(reason, sizeof(reason), "%s was stopped: %s", slice, cases[i].by_word ? "vm-gone: the virtual machine has ended" : unit);
+                UNTIL(w->event, state_of(w, item) == ITEM_EXHAUSTED && !w->m->flows);
+                assert_true(reason_is(w, item, reason));
+                UNTIL(w->event, outbox_is_empty(w->m));
+                assert_non_null(strstr(json_string_value(json_object_get(w->finished, "reason")), reason));
+                *fake_unit_set(&w->systemd, "anchorhold-runs.slice", "active") = (FakeUnit) { .name = "anchorhold-runs.slice", .active = "active" };
+        }
+
+        /* the control: nothing happened to a slice */
+        char item[ID_LENGTH + 1];
+        _cleanup_item_ LedgerItem ended = {};
+
+        submit_exec(w, item);
+        (void) await_active(w, item, "work");
+        finish(w, "error", "vm-gone: the virtual machine has ended", NULL);
+        UNTIL(w->event, state_of(w, item) == ITEM_EXHAUSTED && !w->m->flows);
+        assert_int_equal(ledger_get(w->m->ledger, item, &ended), 0);
+        assert_string_equal(ended.reason, "vm-gone: the virtual machine has ended");
+}
+
 /* A run whose listeners cannot be had would start, and reach nothing. */
 static void test_no_listener(void **state) {
         World *w = *state;
@@ -362,6 +413,7 @@ int main(void) {
                 cmocka_unit_test_setup_teardown(test_start_fails, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_start_again, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_unit_dies, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_slice_stopped, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_no_listener, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_stop, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_audit_refuses, set_up, tear_down),

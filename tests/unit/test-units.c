@@ -26,6 +26,7 @@ typedef struct World {
         char result[64];
         size_t n;
         UnitState first;
+        UnitSince since;
 } World;
 
 static void on_changed(const char *unit, const char *active, const char *why, void *userdata) {
@@ -62,6 +63,14 @@ static void on_listed(int r, const UnitState *units, size_t n, void *userdata) {
                 w->first.job = units[0].job;
                 (void) snprintf(w->active, sizeof(w->active), "%s", units[0].active);
         }
+}
+
+static void on_since(int r, const UnitSince *since, void *userdata) {
+        World *w = userdata;
+
+        w->n_done++;
+        w->r = r;
+        w->since = *since;
 }
 
 static int set_up(void **state) {
@@ -196,6 +205,34 @@ static void test_list(void **state) {
         assert_false(w->first.job);
 }
 
+static void test_since(void **state) {
+        World *w = *state;
+        FakeUnit *slice;
+
+        assert_int_equal(units_since(w->units, "anchorhold-runs.slice", on_since, w), 0);
+        UNTIL(w->event, w->n_done == 1);
+        assert_int_equal(w->r, 0);
+        assert_string_equal(w->since.active, "inactive");
+
+        slice = fake_unit_set(&w->systemd, "anchorhold-runs.slice", "active");
+        slice->job = 7;
+        slice->active_monotonic = 11;
+        slice->active_realtime = 12;
+        assert_int_equal(units_since(w->units, "anchorhold-runs.slice", on_since, w), 0);
+        UNTIL(w->event, w->n_done == 2);
+        assert_int_equal(w->r, 0);
+        assert_string_equal(w->since.active, "active");
+        assert_true(w->since.job);
+        assert_int_equal(w->since.active_monotonic, 11);
+        assert_int_equal(w->since.active_realtime, 12);
+
+        /* whoever waits is told also when there will be no answer */
+        assert_int_equal(units_since(w->units, "anchorhold-runs.slice", on_since, w), 0);
+        w->units = units_free(w->units);
+        assert_int_equal(w->n_done, 3);
+        assert_int_equal(w->r, -ECANCELED);
+}
+
 /* How a service ended comes with its change of state. */
 static void test_why(void **state) {
         static const struct { const char *unit, *result; int code, status; const char *why; } ends[] = {
@@ -273,6 +310,7 @@ int main(void) {
                 cmocka_unit_test_setup_teardown(test_stop_kill_reset, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_asked_once_until_answered, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_list, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_since, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_why, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_lost, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_too_many, set_up, tear_down),
