@@ -5,7 +5,7 @@
  * A window of events is handed over at once, but never two of one item: so each item's events are recorded in the
  * order in which they happened. If one fails, the window is let run
  * out and everything that is still in the ledger is sent again after a second; what auditd had stored all the
- * same carries the same "key". Nothing is ever dropped: with auditd gone, leases wait (flow.c) and
+ * same has the same key, and is not stored twice. Nothing is ever dropped: with auditd gone, leases wait (flow.c) and
  * submissions end at OUTBOX_MAX.
  *
  * So nothing may be sent that auditd would refuse each time: it would hold up every lease for good. What a run said of itself may be
@@ -162,6 +162,7 @@ static int translate(const char **event, json_t **data) {
 static int send_event(Manager *m, const LedgerEvent *e, OutboxFlight *flight) {
         const char *event = e->event;
         json_t *data = NULL;
+        char key[48];
         int r;
 
         r = json_parse(e->data, strlen(e->data), &data, NULL);
@@ -178,7 +179,9 @@ static int send_event(Manager *m, const LedgerEvent *e, OutboxFlight *flight) {
         *flight = (OutboxFlight) { .manager = m, .id = e->id };
         (void) snprintf(flight->item, sizeof(flight->item), "%s", e->item ?: "");
         m->outbox_flying++;
-        r = audit_append(m->audit, event, e->run, e->item, e->actor, data, on_acknowledged, flight);
+        /* with the time: the numbers of another ledger, which somebody put in this one's place, are other events */
+        (void) snprintf(key, sizeof(key), "%lld@%llu", (long long) e->id, (unsigned long long) e->time_usec);
+        r = audit_append_once(m->audit, key, event, e->run, e->item, e->actor, data, on_acknowledged, flight);
         if (r < 0) {
                 flight->id = 0;
                 m->outbox_flying--;

@@ -223,12 +223,12 @@ static void append_on_reply(IpcClient *ipc, const char *error, json_t *params, b
 }
 
 /* NULL without data: whoever could not make them (no memory, bytes that are no text) would get a record that says nothing. */
-static json_t *append_params(const char *event, const char *run, const char *item, const char *actor, json_t *data) {
+static json_t *append_params(const char *key, const char *event, const char *run, const char *item, const char *actor, json_t *data) {
         _cleanup_json_ json_t *owned = data, *params = NULL;
 
         /* jansson leaves out what is NULL with "*" */
         if (owned)
-                params = json_pack("{s:s, s:s*, s:s*, s:s*, s:O}", "event", event, "run", run, "item", item, "actor", actor, "data", owned);
+                params = json_pack("{s:s, s:s*, s:s*, s:s*, s:s*, s:O}", "event", event, "run", run, "item", item, "actor", actor, "key", key, "data", owned);
         if (!params)
                 log_failure(event, -ENOMEM, NULL);
         return TAKE_PTR(params);
@@ -270,7 +270,12 @@ static int client_call(AuditClient *c, const char *name, const char *method, jso
 
 int audit_append(AuditClient *c, const char *event, const char *run, const char *item, const char *actor,
                  json_t *data, AuditDone done, void *userdata) {
-        return client_call(c, run ?: item ?: "", AUDIT_INTERFACE ".Append", append_params(event, run, item, actor, data), event, done, userdata);
+        return audit_append_once(c, NULL, event, run, item, actor, data, done, userdata);
+}
+
+int audit_append_once(AuditClient *c, const char *key, const char *event, const char *run, const char *item, const char *actor,
+                      json_t *data, AuditDone done, void *userdata) {
+        return client_call(c, run ?: item ?: "", AUDIT_INTERFACE ".Append", append_params(key, event, run, item, actor, data), event, done, userdata);
 }
 
 size_t audit_pending(const AuditClient *c, const char *name) {
@@ -285,7 +290,7 @@ int audit_ping(AuditClient *c, AuditDone done, void *userdata) {
 }
 
 int audit_append_sync(const char *event, const char *run, const char *item, const char *actor, json_t *data) {
-        _cleanup_json_ json_t *params = append_params(event, run, item, actor, data), *answer = NULL;
+        _cleanup_json_ json_t *params = append_params(NULL, event, run, item, actor, data), *answer = NULL;
         _cleanup_(ipc_client_freep) IpcClient *ipc = NULL;
         _cleanup_free_ char *error = NULL;
         int r;

@@ -4,12 +4,15 @@
  *
  *     head(id = 1, seq, hash, kept_seq, kept_hash, touched)   where the chain is
  *     outbox(seq primary key, record)                         what the journal is not yet known to keep
+ *     told(identity primary key, source, seq, hash)           what may be sent once more, by who lost our answer: the newest of each source
  *
  * Invariant, between transactions: outbox holds exactly the records kept_seq + 1 … seq, each in the text form of
  * audit-record.c, and each follows from the one before. WAL with synchronous=FULL: a commit that returned is on
  * disk, and one that did not is not there after a crash. A record is acknowledged after its commit; it leaves with
  * the transaction that writes kept_seq, which is after it was read back from the journal and that file fsynced. So at
  * every instruction each acknowledged record is durable in at least one of the two places.
+ *
+ * A row of `told` is written by the transaction that writes its record: a record that is there is recognised, and one that is recognised is there.
  *
  * One writer (auditd, locking_mode=EXCLUSIVE). No SQLite code leaves this file; sqlite_errno() converts.
  */
@@ -23,11 +26,15 @@
 
 #include "util/log.h"
 
-enum { SCHEMA_VERSION = 1 };
+enum {
+        SCHEMA_VERSION = 1,
+        TOLD_PRUNE_EVERY = 256, /* what is too old is kept for so many more */
+};
 
 struct AuditOutbox {
         sqlite3 *db;
-        sqlite3_stmt *insert, *drop, *update, *touch;
+        sqlite3_stmt *insert, *drop, *update, *touch, *find_told, *tell, *prune;
+        unsigned n_told;                /* since they were pruned */
         AuditHead head, kept;           /* as committed */
         AuditHead next_head, next_kept; /* as they will be after the commit */
         bool changed;
@@ -130,6 +137,8 @@ static int outbox_setup(AuditOutbox *o) {
                 ("CREATE TABLE IF NOT EXISTS head (id INTEGER PRIMARY KEY CHECK (id = 1), seq INTEGER NOT NULL, hash BLOB NOT NULL,"
                  " kept_seq INTEGER NOT NULL, kept_hash BLOB NOT NULL, touched INTEGER NOT NULL) STRICT"),
                 "CREATE TABLE IF NOT EXISTS outbox (seq INTEGER PRIMARY KEY, record TEXT NOT NULL) STRICT",
+                "CREATE TABLE IF NOT EXISTS told (identity TEXT PRIMARY KEY, source TEXT NOT NULL, seq INTEGER NOT NULL, hash BLOB NOT NULL) STRICT",
+                "CREATE INDEX IF NOT EXISTS told_by_source ON told (source, seq)",
                 "INSERT OR IGNORE INTO head (id, seq, hash, kept_seq, kept_hash, touched) VALUES (1, 0, zeroblob(32), 0, zeroblob(32), 0)",
                 "PRAGMA user_version = 1",
                 "COMMIT",
@@ -153,6 +162,13 @@ static int outbox_setup(AuditOutbox *o) {
                 r = outbox_prepare(o, "UPDATE head SET seq = ?1, hash = ?2, kept_seq = ?3, kept_hash = ?4 WHERE id = 1", &o->update);
         if (r >= 0)
                 r = outbox_prepare(o, "UPDATE head SET touched = touched + 1 WHERE id = 1", &o->touch);
+        if (r >= 0)
+                r = outbox_prepare(o, "SELECT seq, hash FROM told WHERE identity = ?1", &o->find_told);
+        if (r >= 0)
+                r = outbox_prepare(o, "INSERT INTO told (identity, source, seq, hash) VALUES (?1, ?2, ?3, ?4)", &o->tell);
+        if (r >= 0)
+                r = outbox_prepare(o, "DELETE FROM told WHERE source = ?1 AND seq <="
+                                      " (SELECT seq FROM told WHERE source = ?1 ORDER BY seq DESC LIMIT 1 OFFSET ?2)", &o->prune);
         if (r >= 0)
                 r = outbox_read_head(o);
         return r;
@@ -189,6 +205,9 @@ AuditOutbox *audit_outbox_free(AuditOutbox *o) {
         (void) sqlite3_finalize(o->drop);
         (void) sqlite3_finalize(o->update);
         (void) sqlite3_finalize(o->touch);
+        (void) sqlite3_finalize(o->find_told);
+        (void) sqlite3_finalize(o->tell);
+        (void) sqlite3_finalize(o->prune);
         (void) sqlite3_close(o->db);
         free(o);
         return NULL;
@@ -232,6 +251,40 @@ int audit_outbox_append(AuditOutbox *o, AuditRecord *record) {
         memcpy(o->next_head.hash, record->hash, AUDIT_HASH_SIZE);
         o->changed = true;
         return 0;
+}
+
+int audit_outbox_find_told(AuditOutbox *o, const char *identity, AuditHead *ret) {
+        int r, code;
+
+        (void) sqlite3_bind_text(o->find_told, 1, identity, -1, SQLITE_STATIC);
+        code = sqlite3_step(o->find_told);
+        r = sqlite_errno(o->db, code, "look for what was told");
+        if (r >= 0 && code == SQLITE_ROW) {
+                ret->seq = (uint64_t) sqlite3_column_int64(o->find_told, 0);
+                r = column_hash(o->find_told, 1, ret->hash) ? 1 : -EBADMSG;
+        }
+        (void) sqlite3_reset(o->find_told);
+        (void) sqlite3_clear_bindings(o->find_told);
+        return r;
+}
+
+int audit_outbox_tell(AuditOutbox *o, const char *identity, const char *source) {
+        int r;
+
+        (void) sqlite3_bind_text(o->tell, 1, identity, -1, SQLITE_STATIC);
+        (void) sqlite3_bind_text(o->tell, 2, source, -1, SQLITE_STATIC);
+        (void) sqlite3_bind_int64(o->tell, 3, (sqlite3_int64) o->next_head.seq);
+        (void) sqlite3_bind_blob(o->tell, 4, o->next_head.hash, AUDIT_HASH_SIZE, SQLITE_STATIC);
+        r = outbox_step(o, o->tell);
+        (void) sqlite3_clear_bindings(o->tell);
+        if (r < 0 || ++o->n_told % TOLD_PRUNE_EVERY != 0)
+                return r;
+
+        (void) sqlite3_bind_text(o->prune, 1, source, -1, SQLITE_STATIC);
+        (void) sqlite3_bind_int64(o->prune, 2, AUDIT_OUTBOX_TOLD_MAX);
+        r = outbox_step(o, o->prune);
+        (void) sqlite3_clear_bindings(o->prune);
+        return r;
 }
 
 int audit_outbox_drop(AuditOutbox *o, const AuditHead *kept) {

@@ -11,6 +11,8 @@
 
 typedef struct AuditOutbox AuditOutbox;
 
+enum { AUDIT_OUTBOX_TOLD_MAX = 4096 };
+
 typedef struct AuditHead {
         uint64_t seq;                       /* of the last record; 0: none yet */
         uint8_t hash[AUDIT_HASH_SIZE];      /* its hash; zeros: none yet */
@@ -33,6 +35,10 @@ const AuditHead *audit_outbox_kept(const AuditOutbox *o);
 int audit_outbox_begin(AuditOutbox *o);
 /* Seals the record as the next one and adds it. */
 int audit_outbox_append(AuditOutbox *o, AuditRecord *r);
+/* Was a record of this identity (hexadecimal) appended, also in this transaction? 1 and its place in the chain, or 0. */
+int audit_outbox_find_told(AuditOutbox *o, const char *identity, AuditHead *ret);
+/* The record that was appended last is of this identity. The newest AUDIT_OUTBOX_TOLD_MAX of each source are remembered, or a few more. */
+int audit_outbox_tell(AuditOutbox *o, const char *identity, const char *source);
 /* The journal keeps every record up to this one: drops them. */
 int audit_outbox_drop(AuditOutbox *o, const AuditHead *kept);
 /* Continues the chain after a record that the journal has and this file does not (it was lost or set back). */

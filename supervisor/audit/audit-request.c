@@ -3,6 +3,10 @@
  * Who may say what: the table of audit-event.c says which roles write an event; here, that a unit of a run writes for
  * its own run only (and need not name it), and that only daemons write in the name of somebody else, whom they have
  * identified. The record keeps both: ACTOR is what the source says, SOURCE what the kernel says.
+ *
+ * A source that loses an answer may send the same again: it gives each event that it would a key, and the second is no second record. The key is weighed
+ * together with everything else that the request says, so that a key which is used twice for different things hides nothing. Units of runs give
+ * none: their sources are without number, and what is remembered of each has a bound of its own.
  */
 #include "audit/audit-request.h"
 
@@ -18,10 +22,10 @@ static int request_refuse(AuditRequest *q, AuditRequestVerdict verdict, const ch
         return q->reason ? 0 : -ENOMEM;
 }
 
-static bool is_plain(const char *s) {
+static bool is_plain(const char *s, size_t max) {
         size_t n = strlen(s);
 
-        if (n == 0 || n > AUDIT_ACTOR_MAX)
+        if (n == 0 || n > max)
                 return false;
         for (size_t i = 0; i < n; i++)
                 if (s[i] < 0x20 || s[i] > 0x7e)
@@ -32,7 +36,7 @@ static bool is_plain(const char *s) {
 
 /* What the parameters are, whoever sends them. */
 static int request_parse(AuditRequest *q, const json_t *params) {
-        static const char *const known[] = { "event", "run", "item", "actor", "data", NULL };
+        static const char *const known[] = { "event", "run", "item", "actor", "key", "data", NULL };
         _cleanup_(json_reader_done) JsonReader r = {};
         const char *name = NULL;
         json_t *data = NULL;
@@ -42,8 +46,10 @@ static int request_parse(AuditRequest *q, const json_t *params) {
                 json_reader_fail(&r, "", "run", "is no run id");
         if (json_read_string(&r, params, "", "item", JSON_F_NULLABLE, &q->item) && !text_is_id('i', q->item))
                 json_reader_fail(&r, "", "item", "is no item id");
-        if (json_read_string(&r, params, "", "actor", JSON_F_NULLABLE, &q->actor) && !is_plain(q->actor))
+        if (json_read_string(&r, params, "", "actor", JSON_F_NULLABLE, &q->actor) && !is_plain(q->actor, AUDIT_ACTOR_MAX))
                 json_reader_fail(&r, "", "actor", "must be 1 to %d printable ASCII characters", AUDIT_ACTOR_MAX);
+        if (json_read_string(&r, params, "", "key", JSON_F_NULLABLE, &q->key) && !is_plain(q->key, AUDIT_KEY_MAX))
+                json_reader_fail(&r, "", "key", "must be 1 to %d printable ASCII characters", AUDIT_KEY_MAX);
         (void) json_read_object(&r, params, "", "data", JSON_F_REQUIRED, &data);
         json_check_keys(&r, params, "", known);
 
@@ -71,6 +77,8 @@ static const char *request_denied(AuditRequest *q, const Peer *peer, const char 
                 /* whose run that is, it cannot say: a reader takes the runs of an item from such records */
                 if (q->item)
                         return "A unit of a run names no item.";
+                if (q->key)
+                        return "A unit of a run gives no key.";
                 q->run = peer->run;
         }
 
@@ -134,6 +142,12 @@ int audit_request_fill(const AuditRequest *q, const char *boot, const char *sour
         }
 
         return 0;
+}
+
+int audit_request_identity(const AuditRequest *q, const char *source, char ret[static HEX_SHA256_SIZE]) {
+        _cleanup_json_ json_t *all = json_pack("[s, s, s, s?, s?, s, O]", source, q->key, q->event->name, q->run, q->item, q->actor, q->data);
+
+        return all ? json_digest(all, ret) : -ENOMEM;
 }
 
 void audit_request_done(AuditRequest *q) {

@@ -12,7 +12,8 @@
  * Fails closed. An Append or Ping is refused when the commit fails, when the outbox is at its bound, and when the journal has
  * taken nothing for STALL_USEC although records wait. After an I/O error of the outbox the daemon exits: what is
  * on disk must be read anew, and a second fsync would prove nothing. A client that got no answer does not know whether its record
- * exists; it must not act, and a record of an action that did not happen is harmless.
+ * exists; it must not act, and a record of an action that did not happen is harmless. One that gave a key asks again with the same, also after we
+ * were started anew in between, and is told of the record that there is (audit-request.c).
  *
  * At start: the outbox and the last record in the journal are compared. The journal behind: its missing records are
  * in the outbox and are sent again. The outbox behind (lost, or set back with the file system): the chain goes on after the journal's
@@ -56,6 +57,8 @@ struct Pending {
         AuditRecord record;   /* empty for a Ping */
         IpcCall *call;        /* ref; NULL for an event of our own */
         bool ping;
+        char identity[HEX_SHA256_SIZE]; /* of one that may be sent again; "": it is not */
+        AuditHead told;       /* where it is, if it was sent again; seq 0: it was not */
         size_t size;          /* about as much as the record will take in the queue */
 };
 
@@ -171,6 +174,10 @@ static int on_append(IpcCall *call, json_t *params, void *userdata) {
         if (r < 0)
                 return r;
 
+        r = q.key ? audit_request_identity(&q, source, p->identity) : 0;
+        if (r < 0)
+                return r;
+
         p->call = ipc_call_ref(call);
         p->size = strlen(q.canonical) + RECORD_EXTRA;
         server_enqueue(s, TAKE_PTR(p));
@@ -238,6 +245,23 @@ static Pending *server_take_group(AuditServer *s) {
         return group;
 }
 
+/* One of a group, inside the transaction. */
+static int server_write(AuditServer *s, Pending *p) {
+        int r;
+
+        if (p->ping)
+                return audit_outbox_touch(s->outbox);
+        if (p->identity[0]) {
+                r = audit_outbox_find_told(s->outbox, p->identity, &p->told);
+                if (r != 0)
+                        return r;
+        }
+        r = audit_outbox_append(s->outbox, &p->record);
+        if (r < 0 || !p->identity[0])
+                return r;
+        return audit_outbox_tell(s->outbox, p->identity, p->record.value[AUDIT_SOURCE]);
+}
+
 static int server_write_group(AuditServer *s, Pending *group) {
         int r;
 
@@ -248,13 +272,20 @@ static int server_write_group(AuditServer *s, Pending *group) {
         if (s->kept.seq > audit_outbox_kept(s->outbox)->seq)
                 r = audit_outbox_drop(s->outbox, &s->kept);
         for (Pending *p = group; r >= 0 && p; p = p->next)
-                r = p->ping ? audit_outbox_touch(s->outbox) : audit_outbox_append(s->outbox, &p->record);
+                r = server_write(s, p);
         if (r < 0) {
                 audit_outbox_rollback(s->outbox);
                 return r;
         }
 
         return audit_outbox_commit(s->outbox);
+}
+
+static int reply_head(IpcCall *call, const AuditHead *head) {
+        char hash[HEX_SHA256_SIZE];
+
+        text_hex(head->hash, AUDIT_HASH_SIZE, hash);
+        return ipc_call_reply(call, json_pack("{s:I, s:s}", "seq", (json_int_t) head->seq, "hash", hash));
 }
 
 /* The record is durable: into the queue, and tell who waits. */
@@ -266,6 +297,8 @@ static int pending_accept(AuditServer *s, Pending *p) {
 
         if (p->ping)
                 return ipc_call_reply(p->call, NULL);
+        if (p->told.seq > 0)
+                return reply_head(p->call, &p->told);
 
         head.seq = p->record.seq;
         memcpy(head.hash, p->record.hash, AUDIT_HASH_SIZE);
@@ -277,7 +310,7 @@ static int pending_accept(AuditServer *s, Pending *p) {
                 return sd_event_exit(s->event, r);
 
         if (p->call)
-                (void) ipc_call_reply(p->call, json_pack("{s:I, s:s}", "seq", (json_int_t) head.seq, "hash", p->record.value[AUDIT_HASH]));
+                (void) reply_head(p->call, &head);
         return 0;
 }
 

@@ -27,6 +27,11 @@ typedef void (*AuditDone)(int r, void *userdata);
 int audit_append(AuditClient *c, const char *event, const char *run, const char *item, const char *actor,
                  json_t *data, AuditDone done, void *userdata);
 
+/* The same for an event that is sent again until it is recorded: with the same key (at most 64 printable ASCII characters, and never that of another
+ * event) and the same words it is recorded once, also if auditd wrote it and its answer was lost. Of the daemons; units of runs are refused. */
+int audit_append_once(AuditClient *c, const char *key, const char *event, const char *run, const char *item, const char *actor,
+                      json_t *data, AuditDone done, void *userdata);
+
 /* How many events of this run (of this item, if they named no run) are under way: sent, or waiting for those before them. Whoever
  * makes many asks first: what waits for longer than AUDIT_TIMEOUT_USEC fails. */
 size_t audit_pending(const AuditClient *c, const char *name);

@@ -7,8 +7,8 @@
  * under way at once and what a release tells at the end.
  *
  * Whatever has not been acknowledged when this process ends is in untold.c, and the next life tells it. On an orderly stop little is left
- * for that: everything is told once more (egressd_stop()). A record that auditd wrote without our hearing of it is told twice, so
- * that the counts of a run are never fewer than its denials.
+ * for that: everything is told once more (egressd_stop()). A record that auditd wrote without our hearing of it is recognised when it is sent again, by
+ * its key; only if this process ended in between is it told twice, in sum, so that the counts of a run are never fewer than its denials.
  */
 
 #include <errno.h>
@@ -30,6 +30,7 @@ struct Telling {
         char *actor;        /* owned; or NULL */
         json_t *data;       /* owned */
         uint64_t count;
+        char key[48];       /* of this record alone */
         bool refused;       /* and not sent again yet */
 };
 
@@ -76,7 +77,7 @@ static void on_told(int r, void *userdata) {
 }
 
 static int send_telling(Telling *t) {
-        return audit_append(t->egressd->audit, t->event, t->run, NULL, t->actor, json_incref(t->data), on_told, t);
+        return audit_append_once(t->egressd->audit, t->key, t->event, t->run, NULL, t->actor, json_incref(t->data), on_told, t);
 }
 
 /* Takes data over. run NULL: it is gone already. */
@@ -93,6 +94,7 @@ static int tell(Egressd *e, EgressRun *run, const char *id, const char *event, c
         t->event = event;
         t->data = data;
         t->count = count;
+        (void) snprintf(t->key, sizeof(t->key), "%s/%llu", e->life, (unsigned long long) ++e->n_tellings);
         (void) snprintf(t->run, sizeof(t->run), "%s", id);
 
         r = send_telling(t);
@@ -208,6 +210,9 @@ static bool tell_denial(const Denial *d, bool last, void *userdata) {
 int egressd_new_denials(Egressd *e) {
         int r;
 
+        r = text_make_id('l', e->life);
+        if (r < 0)
+                return log_error_errno(r, "no random number");
         r = untold_open(&e->untold, EGRESSD_STATE_DIR);
         if (r < 0)
                 return log_error_errno(r, "cannot open %s/untold", EGRESSD_STATE_DIR);

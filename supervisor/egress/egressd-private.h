@@ -51,6 +51,8 @@ struct Egressd {
         Denials *denials;           /* owned */
         Untold *untold;             /* owned */
         Telling *tellings;          /* owned; egressd-denials.c */
+        char life[ID_LENGTH + 1];   /* no other process has it */
+        uint64_t n_tellings;        /* so far */
         sd_event_source *stop;      /* owned; ends the wait for auditd's last answers */
         bool stopping;
         AddressRange networks[EGRESSD_NETWORKS_MAX];

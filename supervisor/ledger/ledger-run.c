@@ -339,7 +339,7 @@ int ledger_outbox_next(Ledger *l, int64_t after, LedgerEvent *ret) {
         int r;
 
         r = db_query_row(l->db, &s,
-                         "SELECT id, event, run, item, actor, json_set(data, '$.key', 'anchord-' || id) FROM outbox"
+                         "SELECT id, event, run, item, actor, json_set(data, '$.key', 'anchord-' || id), time_usec FROM outbox"
                          " WHERE id > ? ORDER BY id LIMIT 1", DB_ARGS(DB_INT(after)));
         if (r == -ENOENT)
                 return LEDGER_E_NO_WORK;
@@ -347,6 +347,7 @@ int ledger_outbox_next(Ledger *l, int64_t after, LedgerEvent *ret) {
                 return r;
 
         e.id = db_column_int(s, 0);
+        e.time_usec = (uint64_t) db_column_int(s, 6);
         for (size_t i = 0; i < ELEMENTSOF(texts); i++) {
                 r = db_column_dup(s, 1 + (int) i, texts[i]);
                 if (r < 0)

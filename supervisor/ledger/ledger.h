@@ -125,6 +125,7 @@ void ledger_run_done(LedgerRun *r);
 
 typedef struct LedgerEvent {
         int64_t id;
+        uint64_t time_usec; /* when it was queued */
         char *event, *run, *item, *actor, *data; /* owned */
 } LedgerEvent;
 

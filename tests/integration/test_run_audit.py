@@ -168,6 +168,19 @@ def test_killed_during_appends(audited):
     assert int(audited.property("anchor-auditd.service", "NRestarts")) >= 2
 
 
+def test_sent_again_is_told_once(audited):
+    """Under one key the same is one record, also across a death of auditd; under another, or under none, it is as many as it was sent.
+    (That it is so when auditd dies between writing and answering: tests/unit/test-audit-server.c.)"""
+    first = approve(audited, "again", key="k1")
+    audited.systemctl("kill", "--signal=KILL", "anchor-auditd.service")
+    assert approve(audited, "again", key="k1") == first
+    others = [approve(audited, "again", key="k2"), approve(audited, "again"), approve(audited, "again"), approve(audited, "changed", key="k1")]
+    assert len({answer["seq"] for answer in (first, *others)}) == 5
+    wait_kept(audited, others[-1]["seq"])
+    assert sum('"reason":"again"' in entry for entry in export(audited)) == 4
+    assert verify(audited)[0] == 0
+
+
 def test_exported_record_altered_removed_swapped(audited):
     seqs = [approve(audited, f"number {n}")["seq"] for n in range(5)]
     wait_kept(audited, seqs[-1])

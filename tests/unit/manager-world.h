@@ -36,6 +36,7 @@ typedef struct World {
         json_t *finished;             /* owned; data of the last run.finished */
         unsigned n_registered, n_released, n_early;
         char *audited;                /* owned; "EVENT STATE\n"… */
+        char refused[96], repeated[96]; /* "EVENT KEY" of what auditd refused last, and of what it took with the same */
         char as_run[ID_LENGTH + 1];
         PeerRole as_role;
 
@@ -81,8 +82,16 @@ static inline int on_append(IpcCall *call, json_t *params, void *userdata) {
         _cleanup_free_ char *text = json_canonical(data);
         char *more;
 
-        if (w->audit_refuses)
+        char keyed[96];
+
+        assert_non_null(json_string_value(json_object_get(params, "key")));
+        (void) snprintf(keyed, sizeof(keyed), "%s %s", json_string_value(json_object_get(params, "event")), json_string_value(json_object_get(params, "key")));
+        if (w->audit_refuses) {
+                strcpy(w->refused, keyed);
                 return ipc_call_refuse(call, "Unavailable", "the disk is full");
+        }
+        if (strcmp(keyed, w->refused) == 0)
+                strcpy(w->repeated, keyed);
         assert_non_null(text);
         if (strlen(text) > AUDIT_DATA_MAX) {
                 w->audit_found_large = true;

@@ -130,6 +130,45 @@ static void test_damaged(void **state) {
         assert_int_equal(audit_outbox_foreach(o, count, &n), -EBADMSG);
 }
 
+static void test_told(void **state) {
+        enum { MORE = 1024 };
+        _cleanup_(audit_outbox_freep) AuditOutbox *o = NULL;
+        AuditHead found = {};
+        char identity[16];
+
+        assert_int_equal(audit_outbox_open(&o, path), 0);
+        assert_int_equal(audit_outbox_begin(o), 0);
+        assert_int_equal(audit_outbox_find_told(o, "first", &found), 0);
+        assert_int_equal(append(o, 1), 0);
+        assert_int_equal(audit_outbox_tell(o, "first", "one"), 0);
+        assert_int_equal(audit_outbox_find_told(o, "first", &found), 1); /* also by who comes in the same group */
+        assert_int_equal(found.seq, 1);
+        audit_outbox_rollback(o);
+        assert_int_equal(audit_outbox_find_told(o, "first", &found), 0);
+
+        assert_int_equal(audit_outbox_begin(o), 0);
+        assert_int_equal(append(o, 1), 0);
+        assert_int_equal(audit_outbox_tell(o, "first", "one"), 0);
+        for (unsigned i = 0; i < AUDIT_OUTBOX_TOLD_MAX + MORE; i++) {
+                (void) snprintf(identity, sizeof(identity), "%x", i);
+                assert_int_equal(append(o, i), 0);
+                assert_int_equal(audit_outbox_tell(o, identity, "two"), 0);
+        }
+        assert_int_equal(audit_outbox_commit(o), 0);
+        o = audit_outbox_free(o);
+
+        /* the oldest of a source are forgotten, and nobody else's */
+        assert_int_equal(audit_outbox_open(&o, path), 0);
+        assert_int_equal(audit_outbox_find_told(o, "first", &found), 1);
+        assert_int_equal(found.seq, 1);
+        assert_int_equal(audit_outbox_find_told(o, "0", &found), 0);
+        (void) snprintf(identity, sizeof(identity), "%x", MORE);
+        assert_int_equal(audit_outbox_find_told(o, identity, &found), 1);
+        (void) snprintf(identity, sizeof(identity), "%x", AUDIT_OUTBOX_TOLD_MAX + MORE - 1);
+        assert_int_equal(audit_outbox_find_told(o, identity, &found), 1);
+        assert_memory_equal(found.hash, audit_outbox_head(o)->hash, AUDIT_HASH_SIZE);
+}
+
 /* ---- stopped at every write ---- */
 
 static void exec_on_file(const char *sql) {
@@ -203,7 +242,7 @@ static void work(int report_fd) {
                 _exit(1);
         for (unsigned i = 1; i <= 3; i++) {
                 if (audit_outbox_begin(o) < 0 || (before.seq > 0 && audit_outbox_drop(o, &before) < 0) || append(o, i) < 0 ||
-                    audit_outbox_commit(o) < 0)
+                    audit_outbox_tell(o, (char[2]) { (char) ('0' + i) }, "source") < 0 || audit_outbox_commit(o) < 0)
                         _exit(1);
                 before = *audit_outbox_head(o);
                 if (write(report_fd, &(char) { (char) i }, 1) != 1)
@@ -255,6 +294,9 @@ static void test_stopped_at_every_write(void **state) {
                 head = audit_outbox_head(o)->seq;
                 assert_true(head == acknowledged || head == acknowledged + 1);
                 assert_int_equal(audit_outbox_foreach(o, count, &n), 0);
+                /* and what is there, and nothing else, is recognised */
+                for (unsigned i = 1; i <= 3; i++)
+                        assert_int_equal(audit_outbox_find_told(o, (char[2]) { (char) ('0' + i) }, &(AuditHead) {}), i <= head);
                 append_one(o, 9);
                 assert_int_equal(audit_outbox_head(o)->seq, head + 1);
         }
@@ -268,6 +310,7 @@ int main(void) {
                 T(test_append_and_drop),
                 T(test_adopt),
                 T(test_damaged),
+                T(test_told),
                 T(test_file_of_a_newer_image),
                 T(test_stopped_at_every_write),
         };

@@ -27,6 +27,9 @@ static const struct {
         { PEER_ANCHORD, "{'event':'run.leased','run':'" OTHER "','item':'" ITEM "','actor':'uid 5','data':{}}", AUDIT_REQUEST_GOOD },
         { PEER_OPERATOR, "{'event':'approval.recorded','item':'" ITEM "','data':{}}", AUDIT_REQUEST_GOOD },
 
+        { PEER_ANCHORD, "{'event':'hold.set','key':'anchord-7','data':{}}", AUDIT_REQUEST_GOOD },
+
+        { PEER_RUN, "{'event':'run.step','key':'1','data':{}}", AUDIT_REQUEST_DENIED, NULL, "A unit of a run gives no key." },
         { PEER_RUN, "{'event':'run.step','item':'" ITEM "','data':{}}", AUDIT_REQUEST_DENIED, NULL, "A unit of a run names no item." },
         { PEER_PROXY, "{'event':'conn.deny','run':'" RUN "','item':'" ITEM "','data':{}}", AUDIT_REQUEST_DENIED, NULL, "A unit of a run names no item." },
         { PEER_RUN, "{'event':'run.step','run':'" OTHER "','data':{}}", AUDIT_REQUEST_DENIED, NULL, "A unit of a run writes for its own run only." },
@@ -44,6 +47,7 @@ static const struct {
         { PEER_RUN, "{'event':'run.step','run':'x','data':{}}", AUDIT_REQUEST_BAD_INPUT, "/run", "is no run id" },
         { PEER_RUN, "{'event':'run.step','item':'" RUN "','data':{}}", AUDIT_REQUEST_BAD_INPUT, "/item", "is no item id" },
         { PEER_RUN, "{'event':'run.step','actor':'a\\nb','data':{}}", AUDIT_REQUEST_BAD_INPUT, "/actor", "must be 1 to 128 printable ASCII characters" },
+        { PEER_ANCHORD, "{'event':'hold.set','key':'','data':{}}", AUDIT_REQUEST_BAD_INPUT, "/key", "must be 1 to 64 printable ASCII characters" },
         { PEER_RUN, "{'event':'run.step','data':{},'seq':1}", AUDIT_REQUEST_BAD_INPUT, "/seq", "is not a known key" },
         { PEER_ANCHORD, "{'event':'run.leased','item':'" ITEM "','data':{}}", AUDIT_REQUEST_BAD_INPUT, NULL, "This event needs a run." },
         { PEER_ANCHORD, "{'event':'item.submitted','data':{}}", AUDIT_REQUEST_BAD_INPUT, NULL, "This event needs an item." },

@@ -11,9 +11,11 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 
@@ -29,6 +31,18 @@
 #define APPEND AUDIT_INTERFACE ".Append"
 
 static char folder[32], path[64];
+static int *fuse; /* shared with the daemon: it is killed when it has made its next commit durable, and can answer nobody */
+
+/* In the place of libc's, for SQLite. */
+int fdatasync(int fd) {
+        int r = (int) syscall(SYS_fdatasync, fd);
+
+        if (fuse && *fuse) {
+                *fuse = 0;
+                (void) kill(getpid(), SIGKILL);
+        }
+        return r;
+}
 
 static int setup(void **state) {
         strcpy(folder, "/tmp/test-auditd-XXXXXX");
@@ -161,6 +175,57 @@ static void test_killed(void **state) {
         assert_int_equal(waiting, last); /* no journal kept any */
 }
 
+static int count_twos(AuditRecord *r, const char *text, size_t size, void *userdata) {
+        *(uint64_t *) userdata += strstr(r->value[AUDIT_DATA], "\"n\":2") != NULL;
+        return 0;
+}
+
+static json_t *keyed(const char *key, unsigned n) {
+        json_t *j = approval(n);
+
+        assert_int_equal(json_object_set_new(j, "key", json_string(key)), 0);
+        return j;
+}
+
+/* A record that was written and whose answer was lost, since the daemon was killed between the two, is sent again: there is one. */
+static void test_killed_before_the_answer(void **state) {
+        _cleanup_(audit_outbox_freep) AuditOutbox *o = NULL;
+        _cleanup_(ipc_client_freep) IpcClient *c = NULL, *again = NULL;
+        uint64_t first = 0, lost = 0, seq = 0, waiting = 0;
+        int status = 0;
+        char file[96];
+        pid_t pid = start();
+
+        assert_int_equal(ipc_client_new(&c, NULL, path), 0);
+        assert_int_equal(append(c, keyed("k1", 1), &first, NULL), 0);
+        *fuse = 1;
+        assert_true(append(c, keyed("k2", 2), NULL, NULL) < 0);
+        assert_int_equal(waitpid(pid, &status, 0), pid);
+        assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+
+        pid = start();
+        assert_int_equal(ipc_client_new(&again, NULL, path), 0);
+        assert_int_equal(append(again, keyed("k2", 2), &lost, NULL), 0);
+        assert_int_equal(lost, first + 1); /* before this life's audit.started */
+        assert_int_equal(append(again, keyed("k1", 1), &seq, NULL), 0);
+        assert_int_equal(seq, first);
+
+        /* the control: equal events that both happened are two, and so is what has the key of another */
+        seq = lost;
+        for (unsigned i = 0; i < 4; i++) {
+                uint64_t last = seq;
+
+                assert_int_equal(append(again, i == 0 ? keyed("k3", 2) : i == 1 ? keyed("k3", 3) : approval(2), &seq, NULL), 0);
+                assert_true(seq > last);
+        }
+        kill_and_wait(pid);
+
+        (void) snprintf(file, sizeof(file), "%s/" AUDIT_OUTBOX, folder);
+        assert_int_equal(audit_outbox_open(&o, file), 0);
+        assert_int_equal(audit_outbox_foreach(o, count_twos, &waiting), 0);
+        assert_int_equal(waiting, 4); /* under k2, k3, and twice under none */
+}
+
 /* Not a limit of time, only printed: one append waits for one commit. */
 static void test_latency(void **state) {
         enum { CALLS = 300 };
@@ -180,7 +245,11 @@ static void test_latency(void **state) {
 
 int main(void) {
 #define T(t) cmocka_unit_test_setup_teardown(t, setup, teardown)
-        const struct CMUnitTest tests[] = { T(test_refusals), T(test_killed), T(test_latency) };
+        const struct CMUnitTest tests[] = { T(test_refusals), T(test_killed), T(test_killed_before_the_answer), T(test_latency) };
+
+        fuse = mmap(NULL, sizeof(*fuse), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+        if (fuse == MAP_FAILED)
+                return 1;
 
         return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -110,6 +110,49 @@ static void test_refused_denials(void **state) {
         assert_int_equal(left_untold(), 1);
 }
 
+/* The number of records of denials, and the first and the last of them as they were sent. */
+static unsigned find_denials(const World *w, char first[static 1024], char last[static 1024]) {
+        unsigned n = 0;
+
+        for (const char *p = w->auditd.records, *end; p && *p; p = end + 1) {
+                end = strchr(p, '\n');
+                if (!memmem(p, (size_t) (end - p), "egress.deny", 11))
+                        continue;
+                (void) snprintf(n++ == 0 ? first : last, 1024, "%.*s", (int) (end - p), p);
+        }
+        return n;
+}
+
+static void assert_same_key(const char *a, const char *b, bool same) {
+        const char *x = strstr(a, "\"key\":"), *y = strstr(b, "\"key\":");
+
+        assert_true(x && y);
+        assert_int_equal(strncmp(x, y, strcspn(x, ",")) == 0, same);
+}
+
+/* auditd has the record, and its answer is lost: it is sent again as what it was, so that auditd knows it. What happened once more has another key. */
+static void test_lost_answer(void **state) {
+        char first[1024] = "", again[1024] = "";
+        World *w = *state;
+
+        register_run(w, RUN);
+        w->auditd.waits = true;
+        look_in_vain(w, 1);
+        UNTIL(w->event, w->auditd.waiting);
+        w->auditd.waits = false;
+        w->auditd.waiting = ipc_call_unref(w->auditd.waiting);
+        UNTIL(w->event, !w->e->tellings);
+        assert_int_equal(find_denials(w, first, again), 2);
+        assert_string_equal(first, again);
+        assert_same_key(first, again, true);
+
+        look_in_vain(w, 1);
+        call(w, "Release", json_pack("{s:s}", "run", RUN));
+        UNTIL(w->event, !w->e->tellings);
+        assert_int_equal(find_denials(w, first, again), 3);
+        assert_same_key(first, again, false);
+}
+
 static void until_the_loop_ends(World *w, uint64_t usec) {
         uint64_t end = time_monotonic() + usec;
 
@@ -261,6 +304,7 @@ int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test_setup_teardown(test_denials, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_refused_denials, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_lost_answer, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_stop, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_stop_unrecorded, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_what_a_proxy_says, set_up, tear_down),

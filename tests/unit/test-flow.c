@@ -360,6 +360,9 @@ static void test_audit_refuses(void **state) {
         (void) await_active(w, item, "work"); /* tried again after a second */
         UNTIL(w->event, outbox_is_empty(w->m));
         assert_int_equal(audited(w, "item.submitted"), 1);
+        /* with the key that it had before, in case auditd has it */
+        assert_true(w->refused[0]);
+        assert_string_equal(w->repeated, w->refused);
         finish(w, "ok", "", NULL);
         UNTIL(w->event, state_of(w, item) == ITEM_CLOSED);
 }
