@@ -114,7 +114,7 @@ void flow_on_registered(Flow *f, const char *error, const char *reason) {
 void flows_on_audited(Manager *m) {
         for (Flow *f = m->flows, *next; f; f = next) {
                 next = f->next;
-                if (f->state != FLOW_AUDITING)
+                if (f->state != FLOW_AUDITING || f->preparing)
                         continue;
                 flow_set_state(f, FLOW_REGISTERING);
                 if (flow_register(f) < 0)
@@ -122,11 +122,32 @@ void flows_on_audited(Manager *m) {
         }
 }
 
+static void on_policy(int r, void *userdata) {
+        Flow *f = userdata;
+        const char *reason;
+
+        f->preparing = false;
+        reason = r < 0 ? "policy cannot be loaded" : flow_prepare(f, f->stage == STAGE_WORK);
+        if (reason)
+                flow_end_run(f, "error", reason, NULL);
+        else
+                outbox_kick(f->manager);
+}
+
+/* Policy as it is now, then the specs. Nothing of the run begins before. */
+static void prepare_afresh(Flow *f) {
+        int r;
+
+        f->preparing = true;
+        r = manager_read_policy(f->manager, on_policy, f);
+        if (r < 0)
+                on_policy(r, f);
+}
+
 /* A run of its own for the checks: a new id under the same lease. */
 void flow_begin_verify(Flow *f) {
         Manager *m = f->manager;
         char run[ID_LENGTH + 1];
-        const char *reason;
         int r;
 
         r = text_make_id('r', run);
@@ -142,14 +163,8 @@ void flow_begin_verify(Flow *f) {
         f->unclean = false;
         f->egress_digest[0] = 0;
         f->event_bytes = 0;
-        reason = flow_prepare(f, false);
-        if (reason) {
-                flow_set_state(f, FLOW_AUDITING);
-                flow_end_run(f, "error", reason, NULL);
-                return;
-        }
         flow_set_state(f, FLOW_AUDITING);
-        outbox_kick(m);
+        prepare_afresh(f);
 }
 
 /* ---- beginning and resuming ---- */
@@ -170,18 +185,12 @@ static Flow *flow_new(Manager *m, LedgerItem *item) {
 
 void flow_begin(Manager *m, LedgerItem *item) {
         Flow *f = flow_new(m, item);
-        const char *reason;
 
         if (!f) {
                 (void) manager_fatal(m, -ENOMEM, "begin a run");
                 return;
         }
-
-        reason = flow_prepare(f, true);
-        if (reason) {
-                flow_end_run(f, "error", reason, NULL);
-                return;
-        }
+        prepare_afresh(f);
         outbox_kick(m);
 }
 

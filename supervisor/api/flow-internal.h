@@ -32,6 +32,7 @@ struct Flow {
         bool listing, look_again;
         uint64_t kill_since; /* CLOCK_MONOTONIC; 0: nothing is killed */
         unsigned killed;     /* bits: of flow-cleanup.c's list */
+        bool preparing;                 /* AUDITING, and the policy is being read for it */
         unsigned pending;               /* answers that REGISTERING and RELEASING wait for */
         uint64_t started_monotonic;     /* when its unit was known to run; 0: not in this life of anchord */
         uint64_t started_realtime;      /* the same, as an earlier life has it in the ledger; 0: neither */
@@ -83,7 +84,7 @@ void flow_begin_verify(Flow *f);
 
 /* ---- flow-setup.c ---- */
 
-/* Makes the specs for run and stage from policy, template and host; NULL, or why it cannot be (valid until the next call). fresh: the item was leased just
+/* Makes the specs for run and stage from policy as it was last read, template and host; NULL, or why it cannot be (valid until the next call). fresh: the item was leased just
  * now, and nothing was made of it yet. */
 const char *flow_prepare(Flow *f, bool fresh);
 int flow_register(Flow *f);

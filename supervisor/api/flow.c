@@ -4,7 +4,7 @@
  * One item being worked on: a chain of runs (work, import of its result, verification), each of which
  * goes through the same states. A flow exists exactly while the item has a lease of this boot.
  *
- *   AUDITING     until everything that the ledger did for this run is durable with auditd
+ *   AUDITING     until everything that the ledger did for this run is durable with auditd, and policy was read for it
  *   REGISTERING  egressd and secretd know the run
  *   STARTING     systemd starts anchor-run@ (or anchor-import@)
  *   ACTIVE       until the run says how it ended, its unit ends, time is up, or somebody stops it
@@ -155,6 +155,7 @@ Flow *flow_free(Flow *f) {
 
         if (m->units)
                 units_forget(m->units, f);
+        manager_forget_policy_reader(m, f);
         f->timer = sd_event_source_disable_unref(f->timer);
         f->start_timer = sd_event_source_disable_unref(f->start_timer);
         f->cleanup_timer = sd_event_source_disable_unref(f->cleanup_timer);
@@ -250,6 +251,8 @@ void flow_end_run(Flow *f, const char *outcome, const char *reason, const json_t
         if (f->state == FLOW_CLEANING || f->state == FLOW_RELEASING)
                 return;
 
+        manager_forget_policy_reader(m, f);
+        f->preparing = false;
         free(f->outcome);
         free(f->reason);
         f->outcome = strdup(outcome);

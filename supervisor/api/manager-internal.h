@@ -17,6 +17,7 @@
 #include "ipc/ipc.h"
 #include "ledger/ledger.h"
 #include "policy/policy.h"
+#include "util/background.h"
 
 #define USEC_PER_SEC 1000000ULL
 
@@ -37,6 +38,8 @@ typedef struct Flow Flow;
 typedef struct Follower Follower;
 typedef struct OpenLog OpenLog;
 typedef struct OutboxFlight OutboxFlight;
+typedef struct PolicyReader PolicyReader;
+typedef struct PolicyReading PolicyReading;
 typedef struct Revocation Revocation;
 typedef struct StopAll StopAll;
 
@@ -69,6 +72,9 @@ struct Manager {
         Policy *policy;
         PolicyFinding *findings;
         size_t n_findings;
+        Background *background;        /* reads policy; manager-policy.c, as are the next four */
+        PolicyReading *policy_reading, *policy_dropped;
+        PolicyReader *policy_waiting, *policy_served;
         char policy_digest[HEX_SHA256_SIZE];
         bool site_waits;               /* for an operator, after a rollback: nothing is leased */
 
@@ -109,8 +115,6 @@ struct Manager {
 
 /* From here on the units of runs are answered. Negative errno, logged. */
 int manager_serve_runs(Manager *m);
-/* Reads policy anew; findings are kept for whoever asks. */
-int manager_load_policy(Manager *m);
 /* Changes an item: ledger, event log, audit, followers. 0 or LEDGER_E_…, logged if it did not work. */
 int manager_transition(Manager *m, const LedgerChange *c);
 /* failed → queued, if attempts are left, else exhausted. */
@@ -127,6 +131,18 @@ void manager_note(Manager *m, const char *item, const char *run, const char *kin
         __attribute__((__format__(__printf__, 5, 6)));
 /* The database is damaged or full: nothing more may be decided. Ends the loop. */
 int manager_fatal(Manager *m, int error, const char *what);
+
+/* ---- manager-policy.c ---- */
+
+/* Reads policy, which may take a second: at the start. Findings are kept for whoever asks. */
+int manager_load_policy(Manager *m);
+/* Reads it anew and then calls `done`, once: m->policy is then as the files were after this call. r negative: it could not be read, and is as it
+ * was; -ECANCELED: anchord ends. */
+typedef void (*ManagerPolicyRead)(int r, void *userdata);
+int manager_read_policy(Manager *m, ManagerPolicyRead done, void *userdata);
+/* Whoever waits under that name is not called. */
+void manager_forget_policy_reader(Manager *m, const void *userdata);
+void manager_policy_done(Manager *m);
 
 /* ---- outbox.c ---- */
 
@@ -224,6 +240,8 @@ json_t *drain_status(Manager *m);
 
 /* Notes which policy is in /etc/anchorhold, and whether it has to be accepted first (m->site_waits). */
 int site_policy_look(Manager *m);
+/* The same, with the digest of that folder. */
+int site_policy_see(Manager *m, const char *digest);
 int site_policy_on_accept(IpcCall *call, json_t *params, void *userdata);
 /* {digest, waits, previous}; the caller's. */
 json_t *site_policy_status(Manager *m);

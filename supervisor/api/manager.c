@@ -240,45 +240,6 @@ void manager_after_failure(Manager *m, const char *item) {
         (void) manager_transition(m, &c);
 }
 
-/* ---- policy ---- */
-
-static void record_policy(Manager *m) {
-        _cleanup_json_ json_t *data = NULL;
-        const char *digest = policy_digest(m->policy);
-        int r;
-
-        if (!digest || strcmp(digest, m->policy_digest) == 0)
-                return;
-
-        (void) snprintf(m->policy_digest, sizeof(m->policy_digest), "%s", digest);
-        data = json_pack("{s:s, s:I}", "digest", digest, "findings", (json_int_t) m->n_findings);
-        r = data ? ledger_outbox_put(m->ledger, "policy.loaded", NULL, NULL, NULL, data) : -ENOMEM;
-        if (r < 0)
-                (void) manager_fatal(m, r, "record the policy");
-
-        for (size_t i = 0; i < m->n_findings; i++)
-                log_warning("policy: %s: %s: %s", m->findings[i].file, m->findings[i].pointer, m->findings[i].reason);
-}
-
-int manager_load_policy(Manager *m) {
-        PolicyFinding *findings = NULL;
-        Policy *policy = NULL;
-        size_t n = 0;
-        int r;
-
-        r = policy_load(&policy, "", &findings, &n);
-        if (r < 0)
-                return log_error_errno(r, "cannot load policy");
-
-        m->policy = policy_free(m->policy);
-        policy_findings_free(m->findings, m->n_findings);
-        m->policy = policy;
-        m->findings = findings;
-        m->n_findings = n;
-        record_policy(m);
-        return site_policy_look(m);
-}
-
 /* ---- life ---- */
 
 static void on_bus_lost(void *userdata) {
@@ -343,8 +304,7 @@ Manager *manager_free(Manager *m) {
         if (m->ledger && m->settled)
                 (void) site_policy_look(m);
         m->ledger = ledger_close(m->ledger);
-        m->policy = policy_free(m->policy);
-        policy_findings_free(m->findings, m->n_findings);
+        manager_policy_done(m);
         m->schedule = sd_event_source_disable_unref(m->schedule);
         m->suspect = sd_event_source_disable_unref(m->suspect);
         m->warden_file = sd_event_source_disable_unref(m->warden_file);
@@ -373,7 +333,9 @@ static int start_ledger(Manager *m) {
 static int start_peers(Manager *m) {
         int r;
 
-        r = audit_client_new(&m->audit, m->event);
+        r = background_new(&m->background, m->event, 1);
+        if (r >= 0)
+                r = audit_client_new(&m->audit, m->event);
         if (r >= 0)
                 r = ipc_client_new(&m->egress, m->event, EGRESS_SOCKET);
         if (r >= 0)

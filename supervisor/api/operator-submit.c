@@ -190,10 +190,6 @@ static const PolicyWorkflow *find_workflow(Manager *m, IpcCall *call, const char
                 (void) operator_bad_input(call, "/workflow", "not the name of a workflow");
                 return NULL;
         }
-        if (manager_load_policy(m) < 0) {
-                (void) ipc_call_refuse(call, "Unavailable", "policy cannot be loaded");
-                return NULL;
-        }
         if (!may_submit(m, call))
                 return NULL;
         w = policy_find_workflow(m->policy, name, &reason);
@@ -256,21 +252,13 @@ static int check_submission(IpcCall *call, json_t *params, const PolicyWorkflow 
         return 0;
 }
 
-int operator_on_submit(IpcCall *call, json_t *params, void *userdata) {
-        Manager *m = userdata;
+static int submit(Manager *m, IpcCall *call, json_t *params) {
         _cleanup_(submitting_freep) Submitting *s = NULL;
         _cleanup_json_ json_t *manifest = NULL;
         _cleanup_fd_ int fd = -1;
         const json_t *harness = NULL;
         const PolicyWorkflow *w;
-        int64_t waiting;
         int r;
-
-        r = ledger_outbox_count(m->ledger, &waiting);
-        if (r < 0)
-                return manager_fatal(m, r, "count the audit outbox");
-        if (waiting > OUTBOX_MAX)
-                return ipc_call_refuse(call, "Unavailable", "auditd does not take events; see systemctl status anchor-auditd");
 
         w = find_workflow(m, call, operator_get(params, "workflow"), &harness, &manifest);
         if (!w)
@@ -302,5 +290,49 @@ int operator_on_submit(IpcCall *call, json_t *params, void *userdata) {
                 return 0;
         }
         (void) TAKE_PTR(s);
+        return 0;
+}
+
+/* A submission that waits for policy to be read. */
+typedef struct Asked {
+        Manager *manager; /* borrowed */
+        IpcCall *call;    /* ref */
+        json_t *params;   /* ref */
+} Asked;
+
+static void on_policy(int r, void *userdata) {
+        Asked *a = userdata;
+
+        if (r < 0)
+                (void) ipc_call_refuse(a->call, "Unavailable", "policy cannot be loaded");
+        else {
+                r = submit(a->manager, a->call, a->params);
+                if (r < 0 && ipc_call_is_live(a->call))
+                        (void) ipc_call_refuse(a->call, "Unavailable", "%s", strerror(-r));
+        }
+        (void) ipc_call_unref(a->call);
+        json_decref(a->params);
+        free(a);
+}
+
+int operator_on_submit(IpcCall *call, json_t *params, void *userdata) {
+        Manager *m = userdata;
+        int64_t waiting;
+        Asked *a;
+        int r;
+
+        r = ledger_outbox_count(m->ledger, &waiting);
+        if (r < 0)
+                return manager_fatal(m, r, "count the audit outbox");
+        if (waiting > OUTBOX_MAX)
+                return ipc_call_refuse(call, "Unavailable", "auditd does not take events; see systemctl status anchor-auditd");
+
+        a = malloc(sizeof(*a));
+        if (!a)
+                return -ENOMEM;
+        *a = (Asked) { .manager = m, .call = ipc_call_ref(call), .params = json_incref(params) };
+        r = manager_read_policy(m, on_policy, a);
+        if (r < 0)
+                on_policy(r, a);
         return 0;
 }

@@ -30,16 +30,21 @@ static int find_deployment(char **ret) {
 }
 
 int site_policy_look(Manager *m) {
-        _cleanup_free_ char *deployment = NULL;
         char digest[HEX_SHA256_SIZE];
+        int r;
+
+        r = policy_site_digest(POLICY_OPERATOR_DIR, digest);
+        return r < 0 ? log_error_errno(r, "cannot tell what the policy in " POLICY_OPERATOR_DIR " is") : site_policy_see(m, digest);
+}
+
+int site_policy_see(Manager *m, const char *digest) {
+        _cleanup_free_ char *deployment = NULL;
         bool waits;
         int r;
 
         r = find_deployment(&deployment);
-        if (r >= 0)
-                r = policy_site_digest(POLICY_OPERATOR_DIR, digest);
         if (r < 0)
-                return log_error_errno(r, "cannot tell what the policy in " POLICY_OPERATOR_DIR " is");
+                return log_error_errno(r, "cannot tell which deployment this is");
         r = ledger_site_see(m->ledger, deployment, digest, &waits);
         if (r < 0)
                 return manager_fatal(m, r, "record the site's policy");

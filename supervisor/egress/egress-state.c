@@ -404,15 +404,15 @@ int egress_state_register(EgressState *s, const char *run, const char *workflow,
         return r;
 }
 
-int egress_state_change(EgressState *s, EgressRun *run, EgressPolicy *policy) {
+int egress_state_write(const EgressState *s, const char *run, const EgressPolicy *policy) {
+        return frozen_policy_write(s->dir, run, policy);
+}
+
+int egress_state_change(EgressState *s, EgressRun *run, EgressPolicy *policy, EgressPolicy **ret_old) {
         const char *digest = egress_policy_digest(policy);
         _cleanup_rollback_ DbGuard guard = {};
         int r;
 
-        /* the old one stays on disk until the database says the new one */
-        r = frozen_policy_write(s->dir, run->id, policy);
-        if (r < 0)
-                return r;
         if (json_array_append_new(run->digests, json_string(digest)) < 0)
                 return -ENOMEM;
 
@@ -428,17 +428,17 @@ int egress_state_change(EgressState *s, EgressRun *run, EgressPolicy *policy) {
                 return r;
         }
 
-        egress_policy_free(run->policy);
+        *ret_old = run->policy;
         run->policy = policy;
         strcpy(run->digest, digest);
         frozen_policy_remove(s->dir, run->id, digest);
         return 0;
 }
 
-int egress_state_load_policy(EgressState *s, const EgressRun *run, Policy **ret_set, const EgressPolicy **ret, char **ret_reason) {
+int egress_state_load_policy(const EgressState *s, const char *workflow, const char *stage, Policy **ret_set, const EgressPolicy **ret, char **ret_reason) {
         const char *name;
 
-        return find_policy(s, run->workflow, run->stage, ret_set, &name, ret, ret_reason);
+        return find_policy(s, workflow, stage, ret_set, &name, ret, ret_reason);
 }
 
 void egress_state_save_records(EgressState *s, EgressRun *run) {

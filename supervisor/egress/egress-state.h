@@ -108,12 +108,15 @@ void egress_frozen_done(EgressFrozen *f);
 int egress_state_register(EgressState *s, const char *run, const char *workflow, const char *stage, EgressFrozen *frozen, EgressRun **ret);
 void egress_state_release(EgressState *s, EgressRun *run);
 
-/* From now on this is the run's policy, also after a restart. Takes the policy over on success; on failure nothing has changed. */
-int egress_state_change(EgressState *s, EgressRun *run, EgressPolicy *policy);
+/* Puts a policy of this run on disk, beside the one that holds: all of a change that takes time. May be called in another thread, as egress_state_freeze(). */
+int egress_state_write(const EgressState *s, const char *run, const EgressPolicy *policy);
+/* From now on this is the run's policy, also after a restart; it was written before. Takes the policy over on success, and *ret_old is the caller's;
+ * on failure nothing has changed. */
+int egress_state_change(EgressState *s, EgressRun *run, EgressPolicy *policy, EgressPolicy **ret_old);
 
-/* What the files say now for this run's workflow and stage. The policy is borrowed from the set, which is the caller's; NULL: none.
- * EGRESS_STATE_E_NO_POLICY as above. */
-int egress_state_load_policy(EgressState *s, const EgressRun *run, Policy **ret_set, const EgressPolicy **ret, char **ret_reason);
+/* What the files say now for this workflow and stage. The policy is borrowed from the set, which is the caller's; NULL: none.
+ * EGRESS_STATE_E_NO_POLICY as above. Takes time, and may be called in another thread as well. */
+int egress_state_load_policy(const EgressState *s, const char *workflow, const char *stage, Policy **ret_set, const EgressPolicy **ret, char **ret_reason);
 
 /* Writes down how many records the run has by now. */
 void egress_state_save_records(EgressState *s, EgressRun *run);

@@ -3,16 +3,17 @@
 /*
  * Live changes of one run's policy, by operators, over their own socket: anchord has no part in them.
  *
- *   work out   the new policy: one rule more, or the files read anew with the live rules kept. One that would inspect a name that
+ *   read       for a reload, the files: in a thread, since a large policy takes a second, in which other runs' connections are to be decided
+ *   work out   the new policy: one rule more, or what was read with the live rules kept. One that would inspect a name that
  *              the run's CA does not sign for is refused: the guest has loaded its certificates
  *   record     policy.changed, with who did it; without that record nothing changes
- *   write      on disk and in the database: it holds after a restart too
+ *   write      on disk, in a thread as well, and in the database: it holds after a restart too
  *   enforce    from here on every question meets the new policy. Questions on their way are weighed anew, and connections that
  *              it does not allow any more are cut: their owner is told, and the kernel drops their packets. Of one that carries several requests
  *              those are, which only its owner can do
  *   answer
  *
- * One change of a run at a time; another one meanwhile is told so. What the names stand for stays: a name that is
+ * One change of a run at a time; another one meanwhile is told so. A release in between is heard: nothing changes, and nothing stays on disk. What the names stand for stays: a name that is
  * denied keeps its synthetic address, which leads nowhere.
  */
 
@@ -25,22 +26,93 @@
 
 enum { RULE_MAX = 16 * 1024 };
 
-typedef struct Change {
+struct Change {
         Egressd *egressd;      /* borrowed */
+        Change *next;
         IpcCall *call;         /* ref */
-        EgressPolicy *policy;  /* owned; the new one */
         char run[ID_LENGTH + 1];
-} Change;
+        EgressPolicy *policy;  /* owned; the new one */
+        EgressPolicy *old;     /* owned; when it holds no more */
+        int result;            /* of what the thread did */
+
+        /* of a reload */
+        char *workflow, *stage;     /* owned */
+        Policy *set;                /* owned; what was read */
+        const EgressPolicy *fresh;  /* borrowed from it */
+        char *reason;               /* owned; of EGRESS_STATE_E_NO_POLICY */
+};
 
 static Change *change_free(Change *c) {
         if (!c)
                 return NULL;
+
+        (void) background_cancel(c->egressd->background, c);
+        for (Change **p = &c->egressd->changes; *p; p = &(*p)->next)
+                if (*p == c) {
+                        *p = c->next;
+                        break;
+                }
         (void) ipc_call_unref(c->call);
         egress_policy_free(c->policy);
+        egress_policy_free(c->old);
+        policy_free(c->set);
+        free(c->workflow);
+        free(c->stage);
+        free(c->reason);
         free(c);
         return NULL;
 }
 DEFINE_CLEANUP(Change *, change_free)
+
+static void drop(void *userdata) {
+        Change *c = userdata;
+
+        c->policy = egress_policy_free(c->policy);
+        c->old = egress_policy_free(c->old);
+        c->set = policy_free(c->set);
+}
+
+static void on_dropped(int r, void *userdata) {
+        (void) change_free(userdata);
+}
+
+/* The change is over. To free a large policy takes its time, too. */
+static Change *change_end(Change *c) {
+        if (c && background_start(c->egressd->background, drop, on_dropped, c) < 0)
+                (void) change_free(c);
+        return NULL;
+}
+DEFINE_CLEANUP(Change *, change_end)
+
+void egressd_changes_done(Egressd *e) {
+        while (e->changes)
+                (void) change_free(e->changes);
+}
+
+/* From now on the run is being changed. */
+static int change_new(Egressd *e, IpcCall *call, EgressRun *run, Change **ret) {
+        Change *c = calloc(1, sizeof(*c));
+
+        if (!c)
+                return -ENOMEM;
+        *c = (Change) { .egressd = e, .next = e->changes, .call = ipc_call_ref(call) };
+        strcpy(c->run, run->id);
+        e->changes = c;
+        run->changing = true;
+        *ret = c;
+        return 0;
+}
+
+/* The run, which is not being changed any more if the change ends now; NULL: it was released meanwhile, and that was answered. */
+static EgressRun *find_changing(Change *c) {
+        EgressRun *run = egress_state_find(c->egressd->state, c->run);
+
+        if (run)
+                run->changing = false;
+        else
+                (void) ipc_call_error(c->call, "NoSuchRun", NULL);
+        return run;
+}
 
 /* ---- enforcing ---- */
 
@@ -100,23 +172,27 @@ static int answer_change(IpcCall *call, const EgressRun *run, bool changed, unsi
         return ipc_call_reply(call, json_pack("{s:s, s:b, s:i}", "digest", run->digest, "changed", changed, "cut", (int) n_cut));
 }
 
-static void on_recorded(int r, void *userdata) {
-        _cleanup_(change_freep) Change *c = userdata;
+static void write_down(void *userdata) {
+        Change *c = userdata;
+
+        c->result = egress_state_write(c->egressd->state, c->run, c->policy);
+}
+
+static void on_written(int r, void *userdata) {
+        _cleanup_(change_endp) Change *c = userdata;
         Egressd *e = c->egressd;
-        EgressRun *run = egress_state_find(e->state, c->run);
+        EgressRun *run = find_changing(c);
         unsigned n;
 
         if (!run) {
-                (void) ipc_call_error(c->call, "NoSuchRun", NULL);
-                return;
-        }
-        run->changing = false;
-        if (r < 0) {
-                (void) ipc_call_refuse(c->call, "Unavailable", "the audit log did not take the record, and nothing was changed");
+                egress_state_unfreeze(e->state, c->run);
                 return;
         }
 
-        r = egress_state_change(e->state, run, c->policy);
+        if (r >= 0)
+                r = c->result;
+        if (r >= 0)
+                r = egress_state_change(e->state, run, c->policy, &c->old);
         if (r < 0) {
                 log_error_errno(r, "run %s: its changed policy cannot be written; the old one holds", run->id);
                 (void) ipc_call_refuse(c->call, "Unavailable", "the changed policy cannot be written, and the old one holds: %s", strerror(-r));
@@ -129,26 +205,39 @@ static void on_recorded(int r, void *userdata) {
         (void) answer_change(c->call, run, true, n);
 }
 
-/* Takes the policy over. */
-static int begin_change(Egressd *e, IpcCall *call, EgressRun *run, EgressPolicy *policy, const char *what, const char *rule) {
-        _cleanup_(change_freep) Change *c = NULL;
+static void on_recorded(int r, void *userdata) {
+        _cleanup_(change_endp) Change *c = userdata;
+        EgressRun *run = find_changing(c);
+
+        if (!run)
+                return;
+        if (r < 0) {
+                (void) ipc_call_refuse(c->call, "Unavailable", "the audit log did not take the record, and nothing was changed");
+                return;
+        }
+
+        r = background_start(c->egressd->background, write_down, on_written, c);
+        if (r < 0) {
+                (void) ipc_call_refuse(c->call, "Unavailable", "the changed policy cannot be written, and the old one holds: %s", strerror(-r));
+                return;
+        }
+        run->changing = true;
+        (void) TAKE_PTR(c);
+}
+
+/* The new policy is worked out. Takes the change over; on failure nobody was answered. */
+static int record_change(Change *change, EgressRun *run, const char *what, const char *rule) {
+        _cleanup_(change_endp) Change *c = change;
         char actor[64];
         json_t *data;
         int r;
 
-        c = calloc(1, sizeof(*c));
-        if (!c) {
-                egress_policy_free(policy);
-                return -ENOMEM;
-        }
-        *c = (Change) { .egressd = e, .call = ipc_call_ref(call), .policy = policy };
-        strcpy(c->run, run->id);
+        run->changing = false;
+        if (strcmp(egress_policy_digest(c->policy), run->digest) == 0)
+                return answer_change(c->call, run, false, 0);
 
-        if (strcmp(egress_policy_digest(policy), run->digest) == 0)
-                return answer_change(call, run, false, 0);
-
-        data = json_pack("{s:s, s:s*, s:s, s:s}", "change", what, "rule", rule, "from", run->digest, "digest", egress_policy_digest(policy));
-        r = egressd_record(e, run, "policy.changed", peer_name(ipc_call_peer(call), actor), data, on_recorded, c);
+        data = json_pack("{s:s, s:s*, s:s, s:s}", "change", what, "rule", rule, "from", run->digest, "digest", egress_policy_digest(c->policy));
+        r = egressd_record(c->egressd, run, "policy.changed", peer_name(ipc_call_peer(c->call), actor), data, on_recorded, c);
         if (r < 0)
                 return r;
         run->changing = true;
@@ -196,6 +285,7 @@ int egressd_on_amend(IpcCall *call, json_t *params, void *userdata) {
         bool allow = false;
         EgressRun *run;
         char actor[64];
+        Change *c;
         int r;
 
         json_check_keys(&reader, params, "", known);
@@ -212,24 +302,53 @@ int egressd_on_amend(IpcCall *call, json_t *params, void *userdata) {
         if (!run)
                 return 0;
 
+        /* one more rule costs the same, however many the files have */
         r = egress_policy_amend(run->policy, allow, rule, peer_name(ipc_call_peer(call), actor), &policy, &reason);
         if (!worked_out(call, r, reason, &r))
                 return r;
 
         safe = text_escape(rule, strlen(rule), false);
-        if (!safe) {
+        r = safe ? change_new(e, call, run, &c) : -ENOMEM;
+        if (r < 0) {
                 egress_policy_free(policy);
-                return -ENOMEM;
+                return r;
         }
-        return begin_change(e, call, run, policy, allow ? "allow" : "deny", safe);
+        c->policy = policy;
+        return record_change(c, run, allow ? "allow" : "deny", safe);
+}
+
+static void reload(void *userdata) {
+        Change *c = userdata;
+
+        c->result = egress_state_load_policy(c->egressd->state, c->workflow, c->stage, &c->set, &c->fresh, &c->reason);
+}
+
+static void on_loaded(int r, void *userdata) {
+        _cleanup_(change_endp) Change *c = userdata;
+        _cleanup_(ipc_call_unrefp) IpcCall *call = ipc_call_ref(c->call);
+        _cleanup_free_ char *reason = NULL;
+        EgressRun *run = find_changing(c);
+
+        if (!run)
+                return;
+        if (r >= 0)
+                r = c->result;
+        if (r == EGRESS_STATE_E_NO_POLICY) {
+                (void) ipc_call_refuse(call, "Denied", "workflow %s: %s; what holds so far goes on to hold", c->workflow, c->reason);
+                return;
+        }
+        if (r >= 0) {
+                r = egress_policy_rebase(c->fresh, run->policy, &c->policy, &reason);
+                if (worked_out(call, r, reason, &r))
+                        r = record_change(TAKE_PTR(c), run, "reload", NULL);
+        }
+        if (r < 0)
+                (void) ipc_call_refuse(call, "Unavailable", "the policy cannot be read anew, and the old one holds: %s", strerror(-r));
 }
 
 int egressd_on_reload(IpcCall *call, json_t *params, void *userdata) {
         static const char *const known[] = { "run", NULL };
-        _cleanup_(policy_freep) Policy *set = NULL;
-        _cleanup_free_ char *reason = NULL;
-        const EgressPolicy *fresh = NULL;
-        EgressPolicy *policy = NULL;
+        _cleanup_(change_freep) Change *c = NULL;
         JsonReader reader = {};
         const char *id = NULL;
         Egressd *e = userdata;
@@ -245,16 +364,18 @@ int egressd_on_reload(IpcCall *call, json_t *params, void *userdata) {
         if (!run)
                 return 0;
         r = egressd_read_host(e);
+        if (r >= 0)
+                r = change_new(e, call, run, &c);
         if (r < 0)
                 return r;
-        r = egress_state_load_policy(e->state, run, &set, &fresh, &reason);
-        if (r < 0)
-                return r;
-        if (r == EGRESS_STATE_E_NO_POLICY)
-                return ipc_call_refuse(call, "Denied", "workflow %s: %s; what holds so far goes on to hold", run->workflow, reason);
 
-        r = egress_policy_rebase(fresh, run->policy, &policy, &reason);
-        if (!worked_out(call, r, reason, &r))
+        c->workflow = strdup(run->workflow);
+        c->stage = strdup(run->stage);
+        r = c->workflow && c->stage ? background_start(e->background, reload, on_loaded, c) : -ENOMEM;
+        if (r < 0) {
+                run->changing = false;
                 return r;
-        return begin_change(e, call, run, policy, "reload", NULL);
+        }
+        (void) TAKE_PTR(c);
+        return 0;
 }

@@ -17,12 +17,14 @@
 #include "egress/untold.h"
 #include "ipc/ipc-waiters.h"
 #include "ipc/ipc.h"
+#include "util/background.h"
 #include "util/json.h"
 
 enum {
         EGRESSD_BEAT_USEC = 2 * 1000 * 1000,
         EGRESSD_UNWATCHED_USEC = 10 * 1000 * 1000,
         EGRESSD_GRANT_USEC = 30 * 1000 * 1000, /* for new connects */
+        EGRESSD_POLICIES_AT_ONCE = 2,          /* read or written, each in a thread */
         EGRESSD_REQUESTS_MAX = 512,
         EGRESSD_REQUESTS_OF_RUN_MAX = 192,     /* more than a proxy and an inject have under way */
         EGRESSD_RECORDS_MAX = 50000,           /* audit records of one run */
@@ -34,6 +36,7 @@ enum {
 };
 
 typedef struct Registration Registration;
+typedef struct Change Change;
 typedef struct Watcher Watcher;
 typedef struct EgressRequest EgressRequest;
 typedef struct Telling Telling;
@@ -61,7 +64,9 @@ struct Egressd {
         size_t n_nat64;
         bool nat64_too_many;        /* what the resolvers named last time */
         bool nat64_named;           /* it has the list, be it empty: what the network does not say is no reason to refuse */
+        Background *background;     /* owned; reads and writes policies */
         Registration *registrations;/* owned; egressd-register.c */
+        Change *changes;            /* owned; egressd-live.c */
         Watcher *watchers;          /* owned; egressd-watch.c */
         EgressRequest *requests;    /* owned; egressd-request.c */
         size_t n_requests;
@@ -131,6 +136,8 @@ void egressd_requests_weigh_anew(Egressd *e, const EgressRun *run);
 /* egressd-live.c: operators change a run's policy. */
 int egressd_on_amend(IpcCall *call, json_t *params, void *userdata);
 int egressd_on_reload(IpcCall *call, json_t *params, void *userdata);
+/* After the audit client is gone, which held them. Waits for what is being read or written. */
+void egressd_changes_done(Egressd *e);
 
 /* egressd-explain.c */
 int egressd_on_explain(IpcCall *call, json_t *params, void *userdata);

@@ -4,32 +4,22 @@
  * Which runs there are. A registration goes through three things, and whoever asks for the same run meanwhile waits for them as well:
  *
  *   waiting    for a thread to be free
- *   freezing   in a thread, since reading, compiling and writing a large policy takes a second, in which other runs' connections are to be decided
+ *   freezing   in a thread (util/background.c), since reading, compiling and writing a large policy takes a second, in which other runs' connections are to
+ *              be decided
  *   recording  the run exists, but nobody is told before the audit log has it
  *
  * A Release in between takes effect at once for who asks, and when the thread has ended for the file that it writes.
  *
- * The threads touch nothing but the registration's own EgressFrozen, and of the state what never changes. They wake the loop, which joins them.
+ * The threads touch nothing but the registration's own EgressFrozen, and of the state what never changes.
  */
 
 #include <assert.h>
 #include <errno.h>
-#include <pthread.h>
-#include <signal.h>
 #include <string.h>
-#include <sys/eventfd.h>
 
 #include "egress/egressd-private.h"
 #include "util/json.h"
 #include "util/log.h"
-
-enum { FREEZING_MAX = 2 };
-
-typedef enum RegistrationStage {
-        WAITING,
-        FREEZING,
-        RECORDING,
-} RegistrationStage;
 
 struct Registration {
         Egressd *egressd;        /* borrowed */
@@ -37,12 +27,9 @@ struct Registration {
         IpcWaiters calls;
         char run[ID_LENGTH + 1];
         char *workflow, *stage_name, *actor; /* owned; of the first who asked */
-        RegistrationStage stage;
+        bool recording;          /* before: waiting or freezing */
         bool released;           /* meanwhile */
-        pthread_t thread;        /* while freezing */
-        EgressFrozen frozen;     /* the thread's until it is joined */
-        int done_fd;             /* owned */
-        sd_event_source *done;   /* owned */
+        EgressFrozen frozen;     /* the thread's while it is being frozen */
 };
 
 static Registration *registration_free(Registration *g) {
@@ -54,13 +41,8 @@ static Registration *registration_free(Registration *g) {
                         *p = g->next;
                         break;
                 }
-        if (g->stage == FREEZING) {
-                (void) pthread_join(g->thread, NULL);
-                if (g->frozen.result == 0)
-                        egress_state_unfreeze(g->egressd->state, g->run);
-        }
-        sd_event_source_disable_unref(g->done);
-        (void) fd_close(g->done_fd);
+        if (background_cancel(g->egressd->background, g) && g->frozen.result == 0)
+                egress_state_unfreeze(g->egressd->state, g->run);
         egress_frozen_done(&g->frozen);
         ipc_waiters_done(&g->calls);
         free(g->workflow);
@@ -112,7 +94,7 @@ static void record(Registration *registration, EgressRun *run) {
         json_t *data = json_pack("{s:s, s:s, s:s}", "workflow", run->workflow, "stage", run->stage, "digest", run->digest);
         int r;
 
-        g->stage = RECORDING;
+        g->recording = true;
         r = egressd_record(g->egressd, run, "egress.registered", g->actor, data, on_registered, g);
         if (r >= 0)
                 (void) TAKE_PTR(g);
@@ -121,8 +103,6 @@ static void record(Registration *registration, EgressRun *run) {
 }
 
 /* ---- freezing ---- */
-
-static void start_waiting(Egressd *e);
 
 static void refuse(Registration *g, int r) {
         if (r < 0) {
@@ -136,74 +116,30 @@ static void refuse(Registration *g, int r) {
                 ipc_waiters_refuse(&g->calls, "BadInput", "workflow %s: %s", g->workflow, g->frozen.reason);
 }
 
-static int on_frozen(sd_event_source *s, int fd, uint32_t revents, void *userdata) {
+static void freeze(void *userdata) {
+        Registration *g = userdata;
+
+        egress_state_freeze(g->egressd->state, g->run, g->workflow, g->stage_name, &g->frozen);
+}
+
+static void on_frozen(int r, void *userdata) {
         _cleanup_(registration_freep) Registration *g = userdata;
         Egressd *e = g->egressd;
         EgressRun *run;
-        int r;
 
-        if (g->stage == FREEZING)
-                (void) pthread_join(g->thread, NULL); /* its last step was to wake us */
-        g->stage = RECORDING;
-        g->done = sd_event_source_disable_unref(g->done);
-        start_waiting(e);
-
+        g->recording = true;
+        if (r < 0)
+                g->frozen.result = r;
         if (g->released) {
                 egress_state_unfreeze(e->state, g->run);
                 ipc_waiters_refuse(&g->calls, "Conflict", "the run was released meanwhile");
-                return 0;
+                return;
         }
         r = egress_state_register(e->state, g->run, g->workflow, g->stage_name, &g->frozen, &run);
         if (r != 0)
                 refuse(g, r);
         else
                 record(TAKE_PTR(g), run);
-        return 0;
-}
-
-static void *freeze_main(void *userdata) {
-        Registration *g = userdata;
-
-        egress_state_freeze(g->egressd->state, g->run, g->workflow, g->stage_name, &g->frozen);
-        (void) eventfd_write(g->done_fd, 1);
-        return NULL;
-}
-
-static int start_thread(Registration *g) {
-        sigset_t all, before;
-        int r;
-
-        /* a thread inherits the mask: signals stay the loop's */
-        (void) sigfillset(&all);
-        (void) pthread_sigmask(SIG_SETMASK, &all, &before);
-        r = pthread_create(&g->thread, NULL, freeze_main, g);
-        (void) pthread_sigmask(SIG_SETMASK, &before, NULL);
-        return -r;
-}
-
-/* The oldest first; the list has them the other way round. One that cannot be started is told so from the loop, as if it had run. */
-static void start_waiting(Egressd *e) {
-        for (;;) {
-                Registration *oldest = NULL;
-                size_t n = 0;
-                int r;
-
-                for (Registration *g = e->registrations; g; g = g->next) {
-                        n += g->stage == FREEZING;
-                        if (g->stage == WAITING && g->frozen.result == 0)
-                                oldest = g;
-                }
-                if (!oldest || n >= FREEZING_MAX)
-                        return;
-
-                r = start_thread(oldest);
-                if (r >= 0)
-                        oldest->stage = FREEZING;
-                else {
-                        oldest->frozen.result = r;
-                        (void) eventfd_write(oldest->done_fd, 1);
-                }
-        }
 }
 
 /* ---- Register, Release ---- */
@@ -216,7 +152,6 @@ static int registration_new(Egressd *e, IpcCall *call, const char *run, const ch
         if (!g)
                 return -ENOMEM;
         g->egressd = e;
-        g->done_fd = -1;
         g->next = e->registrations;
         e->registrations = g;
 
@@ -226,12 +161,7 @@ static int registration_new(Egressd *e, IpcCall *call, const char *run, const ch
         g->actor = strdup(ipc_call_peer(call)->unit);
         if (!g->workflow || !g->stage_name || !g->actor)
                 return -ENOMEM;
-        g->done_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-        if (g->done_fd < 0)
-                return -errno;
-        r = sd_event_add_io(e->event, &g->done, g->done_fd, EPOLLIN, on_frozen, g);
-        if (r >= 0)
-                r = ipc_waiters_add(&g->calls, call);
+        r = ipc_waiters_add(&g->calls, call);
         if (r < 0)
                 return r;
 
@@ -242,7 +172,7 @@ static int registration_new(Egressd *e, IpcCall *call, const char *run, const ch
 /* It was released while its policy was being frozen, and that file is still to go. */
 static bool is_going(const Egressd *e, const char *run) {
         for (const Registration *g = e->registrations; g; g = g->next)
-                if (g->released && g->stage != RECORDING && strcmp(g->run, run) == 0)
+                if (g->released && !g->recording && strcmp(g->run, run) == 0)
                         return true;
         return false;
 }
@@ -251,7 +181,7 @@ static size_t count_registrations(const Egressd *e) {
         size_t n = 0;
 
         for (const Registration *g = e->registrations; g; g = g->next)
-                n += g->stage != RECORDING;
+                n += !g->recording;
         return n;
 }
 
@@ -275,12 +205,15 @@ static int register_run(Egressd *e, IpcCall *call, const char *run, const char *
         r = registration_new(e, call, run, workflow, stage, &g);
         if (r < 0)
                 return r;
-        if (known)
+        if (known) {
                 /* of an earlier life of this process, which may have ended before the record was made: two say the same */
                 record(g, known);
-        else
-                start_waiting(e);
-        return 0;
+                return 0;
+        }
+        r = background_start(e->background, freeze, on_frozen, g);
+        if (r < 0)
+                (void) registration_free(g);
+        return r;
 }
 
 int egressd_on_register(IpcCall *call, json_t *params, void *userdata) {

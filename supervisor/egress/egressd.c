@@ -94,6 +94,9 @@ int egressd_new(Egressd **ret, sd_event *event) {
         e->event = sd_event_ref(event);
         e->audit_works = true;
 
+        r = background_new(&e->background, event, EGRESSD_POLICIES_AT_ONCE);
+        if (r < 0)
+                return r;
         r = egress_state_open(&e->state, EGRESSD_STATE_DIR, "");
         if (r < 0)
                 return log_error_errno(r, "cannot open the state in %s", EGRESSD_STATE_DIR);
@@ -141,6 +144,8 @@ Egressd *egressd_free(Egressd *e) {
         ipc_server_free(e->server);
         audit_client_free(e->audit);
         egressd_registrations_done(e);
+        egressd_changes_done(e);
+        background_free(e->background);
         egressd_denials_done(e);
         resolver_free(e->resolver);
         host_addresses_free(e->own);

@@ -3,6 +3,8 @@
 
 /* What the files of compiled egress policy share: path patterns, rules, and the index that finds them. */
 
+#include <stdatomic.h>
+
 #include "policy/policy-git.h"
 #include "policy/policy-internal.h"
 
@@ -127,7 +129,7 @@ typedef struct EgressEntry {
 
 /* A set of rules that is asked, and does not change any more. */
 struct EgressRules {
-        unsigned n_ref;
+        atomic_uint n_ref;       /* policies that share these rules may be read and freed in different threads */
         struct ArenaChunk *arena;     /* owned; what everything below points to */
         EgressRule *rules;            /* permissions first */
         size_t n_allow, n_rules;

@@ -80,12 +80,12 @@ int egress_rules_new(EgressRules **ret, size_t n_allow, size_t n_deny) {
 
 EgressRules *egress_rules_ref(EgressRules *s) {
         if (s)
-                s->n_ref++;
+                atomic_fetch_add(&s->n_ref, 1);
         return s;
 }
 
 EgressRules *egress_rules_unref(EgressRules *s) {
-        if (!s || --s->n_ref > 0)
+        if (!s || atomic_fetch_sub(&s->n_ref, 1) > 1)
                 return NULL;
 
         for (ArenaChunk *c = s->arena, *next; c; c = next) {

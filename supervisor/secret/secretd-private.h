@@ -1,20 +1,28 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 #pragma once
 
-/* What secretd serves, behind its two sockets: the methods of secret-api.sock, and PID 1's questions at secret.sock. secretd.c has the runs, secretd-give.c what they
- * get, secretd-token.c the tokens that are minted for them. */
+/* What secretd serves, behind its two sockets: the methods of secret-api.sock, and PID 1's questions at secret.sock. secretd-register.c makes the runs,
+ * secretd.c has them, secretd-give.c what they get, secretd-token.c the tokens that are minted for them. */
 
 #include "audit/audit.h"
 #include "ipc/credential-server.h"
+#include "ipc/ipc-waiters.h"
 #include "ipc/ipc.h"
+#include "policy/policy.h"
 #include "secret/credential-store.h"
+#include "secret/register.h"
 #include "secret/run-store.h"
 #include "secret/secretd.h"
 #include "secret/token-list.h"
+#include "util/background.h"
 
 typedef struct Pending Pending;
+typedef struct Making Making;
 
-enum { WATCHERS_MAX = 512 };
+enum {
+        WATCHERS_MAX = 512,
+        MAKING_AT_ONCE = 2, /* runs' secrets, each in a thread that reads the policy */
+};
 
 struct Secretd {
         sd_event *event; /* ref */
@@ -30,6 +38,8 @@ struct Secretd {
         IpcCall *watchers[WATCHERS_MAX]; /* refs */
         size_t n_watchers;
         Pending *pending; /* owned list */
+        Background *background; /* owned */
+        Making *makings; /* owned list */
 };
 
 extern const IpcMethod secretd_methods[]; /* userdata: the Secretd */
@@ -48,6 +58,29 @@ int secretd_on_values(IpcCall *call, json_t *params, void *userdata);
 int secretd_on_sentinels(IpcCall *call, json_t *params, void *userdata);
 int secretd_on_list(IpcCall *call, json_t *params, void *userdata);
 int secretd_on_ping(IpcCall *call, json_t *params, void *userdata);
+
+/* ---- secretd-register.c ---- */
+
+/* A registration or release whose audit record is under way. Who asks to register the same run meanwhile waits for it as well. */
+struct Pending {
+        Pending *next;
+        Secretd *secretd; /* borrowed */
+        IpcWaiters calls; /* none if nobody waits */
+        bool registration;
+        char run[ID_LENGTH + 1]; /* "": a registration whose run was released meanwhile */
+};
+
+Pending *secretd_pending_new(Secretd *d, IpcCall *call, const char *run, bool registration);
+Pending *secretd_pending_free(Pending *p);
+DEFINE_CLEANUP(Pending *, secretd_pending_free)
+/* The registration of a run that is kept, but not on record yet, if it is so: until it is recorded, it is nobody's. */
+Pending *secretd_find_registration(const Secretd *d, const char *run);
+
+int secretd_on_register(IpcCall *call, json_t *params, void *userdata);
+/* A run is released while its secrets are being made: they come to nothing. */
+void secretd_cancel_making(Secretd *d, const char *run);
+/* Waits for what is being made. */
+void secretd_makings_done(Secretd *d);
 
 /* ---- secretd-token.c ---- */
 

@@ -11,9 +11,7 @@
  *
  * Only `inject` ever leaves with a secret in it, and only to the unit of the run that was registered.
  *
- * Order: a run is sealed on disk, then recorded in the audit log, then answered. A failure in between takes
- * the run back, so that an answer means all three. At a crash in between, anchord asks again with the
- * same run; it is recorded then, possibly for the second time, and gets the same answer.
+ * Registrations: secretd-register.c.
  *
  * Tokens that a GitHub App mints are made while a run goes on and outlive it until they are revoked: secretd-token.c.
  *
@@ -29,9 +27,6 @@
 #include <string.h>
 #include <systemd/sd-daemon.h>
 
-#include "ipc/ipc-waiters.h"
-#include "policy/policy.h"
-#include "secret/register.h"
 #include "util/json.h"
 #include "util/log.h"
 
@@ -40,54 +35,10 @@
 /* A run's end is anchord's to say. One that it forgot is released this long after its certificate ended. */
 #define EXPIRED_USEC (3600ULL * 1000 * 1000)
 
-/* A registration or release whose audit record is under way. Who asks to register the same run meanwhile waits for it as well. */
-struct Pending {
-        Pending *next;
-        Secretd *secretd; /* borrowed */
-        IpcWaiters calls; /* none if nobody waits */
-        bool registration;
-        char run[ID_LENGTH + 1]; /* "": a registration whose run was released meanwhile */
-};
-
-static Pending *pending_free(Pending *p) {
-        if (!p)
-                return NULL;
-        for (Pending **i = &p->secretd->pending; *i; i = &(*i)->next)
-                if (*i == p) {
-                        *i = p->next;
-                        break;
-                }
-        ipc_waiters_done(&p->calls);
-        free(p);
-        return NULL;
-}
-DEFINE_CLEANUP(Pending *, pending_free)
-
-static Pending *pending_new(Secretd *d, IpcCall *call, const char *run, bool registration) {
-        Pending *p = calloc(1, sizeof(*p));
-
-        if (!p)
-                return NULL;
-        *p = (Pending) { .next = d->pending, .secretd = d, .registration = registration };
-        if (call)
-                (void) ipc_waiters_add(&p->calls, call); /* there is room for one */
-        memcpy(p->run, run, ID_LENGTH + 1);
-        d->pending = p;
-        return p;
-}
-
-/* The registration of a run that is kept, but not on record yet, if it is so: until it is recorded, it is nobody's. */
-static Pending *find_registration(const Secretd *d, const char *run) {
-        for (Pending *p = d->pending; p; p = p->next)
-                if (p->registration && strcmp(p->run, run) == 0)
-                        return p;
-        return NULL;
-}
-
 RunSecrets *secretd_find_run(const Secretd *d, const char *run) {
         RunSecrets *s = run_store_find(d->runs, run);
 
-        return s && !find_registration(d, run) ? s : NULL;
+        return s && !secretd_find_registration(d, run) ? s : NULL;
 }
 
 /* ---- what inject watches ---- */
@@ -147,126 +98,10 @@ static int secretd_on_watch(IpcCall *call, json_t *params, void *userdata) {
         return 0;
 }
 
-/* ---- Register ---- */
-
-static json_t *registered_reply(const RunSecrets *s) {
-        json_t *names = json_array();
-
-        for (size_t i = 0; i < s->n_credentials; i++)
-                json_array_append_new(names, json_string(s->credentials[i].name));
-        return json_pack("{s:o, s:b}", "credentials", names, "ca", s->ca_pem != NULL);
-}
-
-static void secretd_on_registered(int r, void *userdata) {
-        _cleanup_(pending_freep) Pending *p = userdata;
-        RunSecrets *s = *p->run ? run_store_find(p->secretd->runs, p->run) : NULL;
-
-        if (!s) {
-                ipc_waiters_refuse(&p->calls, "Conflict", "the run was released meanwhile");
-                return;
-        }
-        if (r < 0) {
-                log_error_errno(r, "run %s: its registration could not be recorded, taken back", p->run);
-                (void) run_store_remove(p->secretd->runs, p->run);
-                ipc_waiters_refuse(&p->calls, "Unavailable", "the audit log did not take the record: %s", strerror(-r));
-                return;
-        }
-
-        s->recorded = true;
-        ipc_waiters_reply(&p->calls, registered_reply(s));
-}
-
-/* The run is sealed: now its record, and then the answer. */
-static int record_registration(Secretd *d, IpcCall *call, const RunSecrets *s) {
-        _cleanup_(pending_freep) Pending *p = NULL;
-        json_t *data;
-        int r;
-
-        p = pending_new(d, call, s->run, true);
-        data = registered_reply(s);
-        if (!p || !data) {
-                json_unref(data);
-                return -ENOMEM;
-        }
-        (void) json_object_set_new(data, "workflow", json_string(s->workflow));
-        (void) json_object_set_new(data, "stage", json_string(s->stage));
-
-        r = audit_append(d->audit, "secret.registered", s->run, s->item, NULL, data, secretd_on_registered, p);
-        if (r < 0)
-                return log_error_errno(r, "run %s: its registration cannot be recorded", s->run);
-
-        TAKE_PTR(p);
-        return 0;
-}
-
-static int register_new(Secretd *d, IpcCall *call, const RegisterRequest *q) {
-        _cleanup_(run_secrets_freep) RunSecrets *s = NULL;
-        _cleanup_(policy_freep) Policy *policy = NULL;
-        _cleanup_free_ char *reason = NULL;
-        int r;
-
-        r = policy_load(&policy, d->policy_root, NULL, NULL);
-        if (r < 0)
-                return log_error_errno(r, "cannot load policy");
-
-        r = register_run(&s, policy, d->credentials, q, time_realtime(), &reason);
-        if (r < 0 && reason) {
-                log_warning("run %s is not registered: %s", q->run, reason);
-                return ipc_call_refuse(call, r == -EINVAL ? "BadInput" : "Unavailable", "%s", reason);
-        }
-        if (r < 0)
-                return log_error_errno(r, "run %s: cannot make its secrets", q->run);
-
-        r = run_store_add(d->runs, s);
-        if (r < 0)
-                return log_error_errno(r, "run %s: cannot keep its secrets", q->run);
-
-        r = record_registration(d, call, s);
-        TAKE_PTR(s);
-        if (r < 0)
-                (void) run_store_remove(d->runs, q->run);
-        return r;
-}
-
-static int secretd_on_register(IpcCall *call, json_t *params, void *userdata) {
-        static const char *const known[] = { "run", "workflow", "item", "expires_usec", "stage", "repository", NULL };
-        _cleanup_(json_reader_done) JsonReader reader = {};
-        RegisterRequest q = { .stage = "work" };
-        Secretd *d = userdata;
-        Pending *under_way;
-        RunSecrets *s;
-
-        json_check_keys(&reader, params, "", known);
-        json_read_string(&reader, params, "", "run", JSON_F_REQUIRED, &q.run);
-        json_read_string(&reader, params, "", "workflow", JSON_F_REQUIRED, &q.workflow);
-        json_read_string(&reader, params, "", "item", JSON_F_REQUIRED, &q.item);
-        json_read_string(&reader, params, "", "stage", JSON_F_NULLABLE, &q.stage);
-        json_read_string(&reader, params, "", "repository", JSON_F_NULLABLE, &q.repository);
-        json_read_uint(&reader, params, "", "expires_usec", JSON_F_REQUIRED, 0, INT64_MAX, &q.expires_usec);
-        if (reader.failed)
-                return ipc_call_refuse(call, "BadInput", "%s: %s", reader.pointer, reader.reason);
-
-        s = run_store_find(d->runs, q.run);
-        if (!s)
-                return register_new(d, call, &q);
-        if (strcmp(s->workflow, q.workflow) != 0 || strcmp(s->stage, q.stage) != 0 || strcmp(s->item, q.item) != 0 ||
-            strcmp(s->repository ?: "", strcmp(s->stage, "work") == 0 && q.repository ? q.repository : "") != 0)
-                return ipc_call_refuse(call, "Conflict", "run %s is registered for item %s, workflow %s, stage %s",
-                                       s->run, s->item, s->workflow, s->stage);
-
-        under_way = find_registration(d, q.run);
-        if (under_way)
-                return ipc_waiters_add(&under_way->calls, call);
-        if (s->recorded)
-                return ipc_call_reply(call, registered_reply(s));
-        /* of an earlier life of this process, which may have ended before the record was made: two say the same */
-        return record_registration(d, call, s);
-}
-
 /* ---- Release ---- */
 
 static void secretd_on_released(int r, void *userdata) {
-        _cleanup_(pending_freep) Pending *p = userdata;
+        _cleanup_(secretd_pending_freep) Pending *p = userdata;
 
         /* what is gone is gone: a record that failed keeps no secret alive */
         if (r < 0)
@@ -278,13 +113,13 @@ static void secretd_on_released(int r, void *userdata) {
 }
 
 static int release_run(Secretd *d, IpcCall *call, RunSecrets *s, const char *cause) {
-        _cleanup_(pending_freep) Pending *p = NULL;
+        _cleanup_(secretd_pending_freep) Pending *p = NULL;
         _cleanup_free_ char *item = NULL;
         Pending *under_way;
         int r;
 
-        under_way = find_registration(d, s->run);
-        p = pending_new(d, call, s->run, false);
+        under_way = secretd_find_registration(d, s->run);
+        p = secretd_pending_new(d, call, s->run, false);
         item = strdup(s->item);
         if (!p || !item)
                 return -ENOMEM;
@@ -311,6 +146,7 @@ static int secretd_on_release(IpcCall *call, json_t *params, void *userdata) {
 
         if (!text_is_id('r', run))
                 return ipc_call_refuse(call, "BadInput", "/run: not a run's id");
+        secretd_cancel_making(d, run);
         s = run_store_find(d->runs, run);
         return s ? release_run(d, call, s, "released") : ipc_call_reply(call, NULL);
 }
@@ -402,6 +238,9 @@ int secretd_new(Secretd **ret, sd_event *event, const SecretdPaths *paths) {
         r = audit_client_new(&d->audit, event);
         if (r < 0)
                 return r;
+        r = background_new(&d->background, event, MAKING_AT_ONCE);
+        if (r < 0)
+                return r;
         r = secretd_tokens_load(d, paths->state, paths->key);
         if (r < 0)
                 return log_error_errno(r, "cannot read the list of tokens in %s", paths->state);
@@ -428,7 +267,9 @@ Secretd *secretd_free(Secretd *d) {
         d->api = ipc_server_free(d->api);
         d->audit = audit_client_free(d->audit);
         while (d->pending)
-                (void) pending_free(d->pending);
+                (void) secretd_pending_free(d->pending);
+        secretd_makings_done(d);
+        background_free(d->background);
         token_list_free(d->tokens);
         run_store_free(d->runs);
         credential_store_free(d->credentials);

@@ -97,7 +97,10 @@ static inline void fake_signal_properties(FakeSystemd *s, const char *unit, cons
 }
 
 /* A service ended: first how, then its state, as systemd tells it. result NULL: only the state. */
-static inline void fake_unit_changed(FakeSystemd *s, const char *unit, const char *active, const char *result, int code, int status) {
+static inline void fake_unit_changed(FakeSystemd *s, const char *name, const char *active, const char *result, int code, int status) {
+        char unit[80];
+
+        (void) snprintf(unit, sizeof(unit), "%s", name); /* which may be in the table's row that now becomes another's */
         (void) fake_unit_set(s, unit, strcmp(active, "inactive") == 0 ? "" : active);
         if (!s->bus)
                 return;

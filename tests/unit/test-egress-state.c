@@ -269,6 +269,15 @@ static void test_grants_of_a_run_are_bounded(void **state) {
         egress_state_free(s);
 }
 
+/* Takes the policy over. */
+static void change(EgressState *s, EgressRun *run, EgressPolicy *policy) {
+        EgressPolicy *old;
+
+        assert_return_code(egress_state_write(s, run->id, policy), 0);
+        assert_return_code(egress_state_change(s, run, policy, &old), 0);
+        egress_policy_free(old);
+}
+
 /* What an operator changed holds, and after a restart as well; what holds and what held is remembered in its order. */
 static void test_change(void **state) {
         EgressState *s = reopen(NULL);
@@ -281,7 +290,7 @@ static void test_change(void **state) {
         run = enroll(s, RUN_A, "work");
         strcpy(first, run->digest);
         assert_return_code(egress_policy_amend(run->policy, true, "db.example.net:5432/raw", "uid 1000", &changed, &reason), 0);
-        assert_return_code(egress_state_change(s, run, changed), 0);
+        change(s, run, changed);
         assert_string_not_equal(run->digest, first);
         run->n_records = 41;
         egress_state_save_records(s, run);
@@ -303,7 +312,7 @@ static void test_change(void **state) {
         run = enroll(s, RUN_B, "verify");
         assert_null(run->policy);
         assert_return_code(egress_policy_amend(NULL, true, "www.example.net:443", "uid 1000", &changed, &reason), 0);
-        assert_return_code(egress_state_change(s, run, changed), 0);
+        change(s, run, changed);
         s = reopen(s);
         run = egress_state_find(s, RUN_B);
         assert_non_null(run->policy);
@@ -321,11 +330,11 @@ static void test_files_read_anew(void **state) {
 
         run = enroll(s, RUN_A, "work");
         put("/etc/anchorhold/policy/egress/some.json", "{\"allow\": [{\"name\": \"*.example.net\", \"ports\": [443]}]}");
-        assert_return_code(egress_state_load_policy(s, run, &set, &fresh, &reason), 0);
+        assert_return_code(egress_state_load_policy(s, run->workflow, run->stage, &set, &fresh, &reason), 0);
         assert_string_not_equal(egress_policy_digest(fresh), run->digest);
 
         put("/etc/anchorhold/policy/egress/some.json", "{");
-        assert_int_equal(egress_state_load_policy(s, run, &set, &fresh, &reason), EGRESS_STATE_E_NO_POLICY);
+        assert_int_equal(egress_state_load_policy(s, run->workflow, run->stage, &set, &fresh, &reason), EGRESS_STATE_E_NO_POLICY);
         assert_non_null(reason);
         egress_state_free(s);
 }

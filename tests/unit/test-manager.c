@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 
+#include "gate.h"
 #include "manager-world.h"
 
 /* ---- Submit ---- */
@@ -50,6 +51,63 @@ static void test_submit(void **state) {
         assert_int_equal(n_items_on_disk(), 0);
         (void) close(pair[0]);
         (void) close(pair[1]);
+}
+
+/* Policy is read for a submission and for a run, each in its own time; others are answered meanwhile. */
+static void test_policy_takes_its_time(void **state) {
+        _cleanup_(ipc_client_freep) IpcClient *beside = NULL;
+        World *w = *state, other = { .fds = { -1, -1 } };
+        json_t *submission = json_pack("{s:s, s:[s]}", "workflow", "exec", "command", "/bin/true");
+        char item[ID_LENGTH + 1];
+        Gate gate;
+
+        assert_int_equal(ipc_client_new(&beside, w->event, "/run/anchorhold/api.sock"), 0);
+        forget_answer(w);
+        gate_close(&gate, w->m->background, 1);
+        assert_int_equal(ipc_client_call_async(w->operator, "io.anchorhold.Manager.Submit", json_incref(submission), NULL, 0, false, 0, on_answer, w), 0);
+        UNTIL(w->event, w->m->policy_reading);
+        call_with(&(World) { .event = w->event, .fds = { -1, -1 } }, beside, "io.anchorhold.Manager.Hold", json_pack("{s:b}", "on", false), NULL, 0, false);
+        assert_false(w->answered);
+        gate_open(&gate);
+        UNTIL(w->event, w->answered);
+        assert_ok(w);
+        (void) snprintf(item, sizeof(item), "%s", json_string_value(json_object_get(w->answer, "item")));
+
+        /* leased, on record, and nobody is told before policy was read for it */
+        UNTIL(w->event, w->m->flows);
+        (void) await_active(w, item, "work");
+        finish(w, "ok", "", NULL);
+        UNTIL(w->event, state_of(w, item) == ITEM_CLOSED && outbox_is_empty(w->m));
+        OPERATOR(w, "Hold", json_pack("{s:b}", "on", true));
+        submit_exec(w, item);
+        UNTIL(w->event, !w->m->policy_reading);
+        w->n_registered = 0;
+        gate_close(&gate, w->m->background, 1);
+        OPERATOR(w, "Hold", json_pack("{s:b}", "on", false));
+        UNTIL(w->event, w->m->flows && w->m->policy_reading);
+        UNTIL(w->event, outbox_is_empty(w->m));
+        run_for(w->event, 20000);
+        assert_int_equal(w->n_registered, 0);
+        assert_string_equal(flow_state_name(w->m->flows), "auditing");
+        gate_open(&gate);
+        (void) await_active(w, item, "work");
+        OPERATOR(w, "Stop", json_pack("{s:s}", "item", item));
+        UNTIL(w->event, state_of(w, item) == ITEM_CANCELLED);
+
+        /* two at once, of which the second gets what is read after it asked; and anchord ends while that is so */
+        UNTIL(w->event, !w->m->policy_reading);
+        gate_close(&gate, w->m->background, 1);
+        forget_answer(w);
+        for (unsigned i = 0; i < 2; i++)
+                assert_int_equal(ipc_client_call_async(i == 0 ? w->operator : beside, "io.anchorhold.Manager.Submit", json_incref(submission), NULL, 0, false, 0,
+                                                       on_answer, i == 0 ? w : &other), 0);
+        UNTIL(w->event, w->m->policy_reading && w->m->policy_waiting);
+        gate_open(&gate);
+        end_life(w);
+        begin_life(w);
+        beside = ipc_client_free(beside);
+        forget_answer(&other);
+        json_decref(submission);
 }
 
 /* The same source twice: the second is there, as a duplicate, and nothing is done for it. */
@@ -577,6 +635,7 @@ static void test_orphan(void **state) {
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test_setup_teardown(test_submit, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_policy_takes_its_time, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_duplicate, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_no_such_item, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_list, set_up, tear_down),

@@ -9,9 +9,27 @@
 
 #include <cmocka.h>
 
+#include "gate.h"
 #include "secretd-world.h"
 
 #define REAL "sk-ant-real-0123456789"
+
+typedef struct Other {
+        bool answered;
+        char error[64]; /* without its interface; "": none */
+} Other;
+
+static void on_other(IpcClient *c, const char *error, json_t *params, bool more, void *userdata) {
+        Other *o = userdata;
+
+        o->answered = true;
+        (void) snprintf(o->error, sizeof(o->error), "%s", error ? strrchr(error, '.') + 1 : "");
+}
+
+/* On another connection than ask(). */
+static void ask_beside(IpcClient *client, Other *o, const char *method, json_t *params) {
+        assert_int_equal(ipc_client_call_async(client, method, params, NULL, 0, false, 0, on_other, o), 0);
+}
 
 static json_t *request(const char *workflow, const char *item, const char *stage) {
         return json_pack("{s:s, s:s, s:s, s:I, s:s*}", "run", RUN, "workflow", workflow, "item", item, "expires_usec",
@@ -62,6 +80,56 @@ static void test_bad_requests(void **state) {
         refused(w, "io.anchorhold.Secret.Release", NULL, "BadInput", "/run");
         refused(w, "io.anchorhold.Secret.Watch", NULL, "BadInput", "more");
         assert_null(w->audited);
+}
+
+/* While policy is read for a run, others are answered; whoever asks for the same waits, for something else is refused; a release is heard. */
+static void test_register_takes_its_time(void **state) {
+        _cleanup_(ipc_client_freep) IpcClient *third = NULL;
+        _cleanup_json_ json_t *again = request("code-fix", ITEM, NULL);
+        Other same = {}, ping = {}, otherwise = {}, release = {};
+        World *w = *state;
+        Gate gate;
+
+        assert_int_equal(ipc_client_new(&third, w->event, API), 0);
+        gate_close(&gate, w->d->background, MAKING_AT_ONCE);
+        ask(w, "io.anchorhold.Secret.Register", json_incref(again));
+        UNTIL(w->event, w->d->makings);
+        ask_beside(w->watcher, &ping, "io.anchorhold.Secret.Ping", NULL);
+        UNTIL(w->event, ping.answered);
+        assert_string_equal(ping.error, "");
+        ask_beside(w->watcher, &otherwise, "io.anchorhold.Secret.Register", request("exec", ITEM, NULL));
+        UNTIL(w->event, otherwise.answered);
+        assert_string_equal(otherwise.error, "Conflict");
+        ask_beside(third, &same, "io.anchorhold.Secret.Register", json_incref(again));
+        run_for(w->event, 20000);
+        assert_false(w->answered || same.answered);
+        gate_open(&gate);
+        UNTIL(w->event, w->answered && same.answered);
+        assert_null(w->error);
+        assert_string_equal(same.error, "");
+        assert_non_null(strstr(w->audited, "secret.registered"));
+        assert_null(strstr(strstr(w->audited, "secret.registered") + 1, "secret.registered"));
+        call(w, "io.anchorhold.Secret.Release", json_pack("{s:s}", "run", RUN));
+
+        gate_close(&gate, w->d->background, MAKING_AT_ONCE);
+        ask(w, "io.anchorhold.Secret.Register", json_incref(again));
+        UNTIL(w->event, w->d->makings);
+        ask_beside(w->watcher, &release, "io.anchorhold.Secret.Release", json_pack("{s:s}", "run", RUN));
+        UNTIL(w->event, release.answered);
+        assert_false(w->answered);
+        gate_open(&gate);
+        UNTIL(w->event, w->answered);
+        assert_string_equal(strrchr(w->error, '.') + 1, "Conflict");
+        assert_int_equal(run_store_size(w->d->runs), 0);
+
+        /* and the daemon ends meanwhile */
+        gate_close(&gate, w->d->background, MAKING_AT_ONCE - 1);
+        ask(w, "io.anchorhold.Secret.Register", json_incref(again));
+        UNTIL(w->event, w->d->makings);
+        gate_open(&gate);
+        w->d = secretd_free(w->d);
+        begin_life(w);
+        assert_int_equal(run_store_size(w->d->runs), 0);
 }
 
 /* No record, no secret. */
@@ -441,6 +509,7 @@ int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test_setup_teardown(test_register, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_bad_requests, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_register_takes_its_time, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_audit_refuses, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_registering, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_registering_fails, set_up, tear_down),

@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+
+/* Changes of a run's policy by operators: what they do is in test-egress-state.c and the integration tests; here, that they hold up nobody. */
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "egressd-world.h"
+#include "gate.h"
+
+typedef struct Reply {
+        bool answered, changed;
+        char error[64]; /* without its interface; "": none */
+} Reply;
+
+static void on_reply(IpcClient *c, const char *error, json_t *params, bool more, void *userdata) {
+        Reply *reply = userdata;
+
+        reply->answered = true;
+        reply->changed = json_is_true(json_object_get(params, "changed"));
+        (void) snprintf(reply->error, sizeof(reply->error), "%s", error ? strrchr(error, '.') + 1 : "");
+}
+
+static void ask(IpcClient *c, Reply *reply, const char *method, json_t *params) {
+        _cleanup_free_ char *name = text_format("io.anchorhold.Egress.%s", method);
+
+        *reply = (Reply) {};
+        assert_int_equal(ipc_client_call_async(c, name, params, NULL, 0, false, 0, on_reply, reply), 0);
+}
+
+/* What the file says from now on: one rule more. */
+static void write_policy(const char *name) {
+        _cleanup_free_ char *text = text_format("{\"allow\": [{\"name\": \"*.example.org\", \"ports\": [443], \"tls\": \"pass\"},"
+                                                " {\"name\": \"%s\", \"ports\": [443], \"tls\": \"pass\"}], \"deny\": []}", name);
+        Tree image = {};
+
+        tree_put(&image, "usr/lib/anchorhold/policy/egress/net.json", text);
+}
+
+static int set_up_policy(void **state) {
+        write_policy("a.example.net");
+        return set_up(state);
+}
+
+static bool is_allowed(World *w, const char *name, int port) {
+        call(w, "Look", json_pack("{s:s, s:i}", "name", name, "port", port));
+        assert_null(w->error);
+        return strcmp(get(w, "verdict"), "pass") == 0;
+}
+
+/* Others are answered, the one under way is not. */
+static void assert_others_go_on(World *w, const Reply *under_way) {
+        Reply ping, again;
+
+        for (unsigned i = 0; i < 3; i++) {
+                ask(w->watcher, &ping, "Ping", NULL);
+                UNTIL(w->event, ping.answered);
+                assert_string_equal(ping.error, "");
+        }
+        ask(w->watcher, &again, "Reload", json_pack("{s:s}", "run", RUN));
+        UNTIL(w->event, again.answered);
+        assert_string_equal(again.error, "Conflict");
+        assert_false(under_way->answered);
+}
+
+static void test_reload(void **state) {
+        World *w = *state;
+        Reply reply;
+        Gate gate;
+
+        register_run(w, RUN);
+        write_policy("b.example.net");
+        gate_close(&gate, w->e->background, EGRESSD_POLICIES_AT_ONCE);
+        ask(w->client, &reply, "Reload", json_pack("{s:s}", "run", RUN));
+        UNTIL(w->event, w->e->changes);
+        assert_others_go_on(w, &reply);
+        gate_open(&gate);
+        UNTIL(w->event, reply.answered);
+        assert_string_equal(reply.error, "");
+        assert_true(reply.changed);
+        assert_true(is_allowed(w, "b.example.net", 443));
+        assert_false(is_allowed(w, "a.example.net", 443));
+
+        /* the control: nothing changed, and nobody's conflict is left */
+        ask(w->client, &reply, "Reload", json_pack("{s:s}", "run", RUN));
+        UNTIL(w->event, reply.answered);
+        assert_string_equal(reply.error, "");
+        assert_false(reply.changed);
+}
+
+/* One rule more is worked out at once, and written down beside the loop: until then the old policy holds. */
+static void test_amend(void **state) {
+        World *w = *state;
+        Reply reply;
+        Gate gate;
+
+        register_run(w, RUN);
+        gate_close(&gate, w->e->background, EGRESSD_POLICIES_AT_ONCE);
+        ask(w->client, &reply, "Amend", json_pack("{s:s, s:b, s:s}", "run", RUN, "allow", true, "rule", "db.example.net:5432/raw"));
+        UNTIL(w->event, w->auditd.records && strstr(w->auditd.records, "policy.changed"));
+        assert_others_go_on(w, &reply);
+        gate_open(&gate);
+        UNTIL(w->event, reply.answered);
+        assert_string_equal(reply.error, "");
+        assert_true(reply.changed);
+        assert_true(is_allowed(w, "db.example.net", 5432));
+
+        /* it is on disk, and so is what was there before */
+        w->e = egressd_free(w->e);
+        begin_life(w);
+        assert_true(is_allowed(w, "db.example.net", 5432));
+        assert_true(is_allowed(w, "a.example.net", 443));
+}
+
+static unsigned count_frozen(void) {
+        return (unsigned) WEXITSTATUS(system("exit $(ls /var/lib/anchorhold/egress/frozen | wc -l)"));
+}
+
+/* Released while its policy is read, or written: the change comes to nothing, and leaves nothing. */
+static void test_released(void **state) {
+        World *w = *state;
+
+        for (unsigned written = 0; written < 2; written++) {
+                Reply reply, release;
+                Gate gate;
+
+                register_run(w, RUN);
+                assert_int_equal(count_frozen(), 1);
+                gate_close(&gate, w->e->background, EGRESSD_POLICIES_AT_ONCE);
+                if (written)
+                        ask(w->client, &reply, "Amend", json_pack("{s:s, s:b, s:s}", "run", RUN, "allow", true, "rule", "db.example.net:5432/raw"));
+                else
+                        ask(w->client, &reply, "Reload", json_pack("{s:s}", "run", RUN));
+                UNTIL(w->event, w->e->changes && (!written || strstr(w->auditd.records, "policy.changed")));
+                ask(w->watcher, &release, "Release", json_pack("{s:s}", "run", RUN));
+                UNTIL(w->event, release.answered);
+                assert_string_equal(release.error, "");
+                gate_open(&gate);
+                UNTIL(w->event, reply.answered && !w->e->changes);
+                assert_string_equal(reply.error, "NoSuchRun");
+                assert_int_equal(count_frozen(), 0);
+        }
+}
+
+/* egressd ends while a policy is being read: it does not wait for ever, and what held holds. */
+static void test_ended(void **state) {
+        World *w = *state;
+        Reply reply;
+        Gate gate;
+
+        register_run(w, RUN);
+        write_policy("b.example.net");
+        gate_close(&gate, w->e->background, 1); /* the other thread reads */
+        ask(w->client, &reply, "Reload", json_pack("{s:s}", "run", RUN));
+        UNTIL(w->event, w->e->changes);
+        gate_open(&gate);
+        w->e = egressd_free(w->e);
+        begin_life(w);
+        assert_true(is_allowed(w, "a.example.net", 443));
+        assert_false(is_allowed(w, "b.example.net", 443));
+}
+
+int main(void) {
+        const struct CMUnitTest tests[] = {
+                cmocka_unit_test_setup_teardown(test_reload, set_up_policy, tear_down),
+                cmocka_unit_test_setup_teardown(test_amend, set_up_policy, tear_down),
+                cmocka_unit_test_setup_teardown(test_released, set_up_policy, tear_down),
+                cmocka_unit_test_setup_teardown(test_ended, set_up_policy, tear_down),
+        };
+
+        return cmocka_run_group_tests(tests, enter_world, NULL);
+}
