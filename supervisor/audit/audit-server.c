@@ -47,6 +47,7 @@ enum {
         TIMER_ACCURACY_USEC = 100 * 1000,
         CONNECTIONS_MAX = 2048,
         CONNECTIONS_PER_UID_MAX = 64,            /* a client has nine (audit-client.c); root is several */
+        MESSAGE_MAX = 512 * 1024,                /* ten times what a record may have */
         RECORD_EXTRA = 2048,                     /* a record without its data, at most about */
 };
 
@@ -539,6 +540,7 @@ static int server_start(AuditServer *s, const AuditServerOptions *o) {
         if (r < 0)
                 return log_error_errno(r, "Cannot start the server");
         ipc_server_set_limits(s->ipc, CONNECTIONS_MAX, CONNECTIONS_PER_UID_MAX);
+        ipc_server_set_message_max(s->ipc, MESSAGE_MAX);
         return 0;
 }
 

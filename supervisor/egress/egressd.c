@@ -32,6 +32,8 @@
 #include "egress/egressd-private.h"
 #include "util/log.h"
 
+enum { MESSAGE_MAX = 512 * 1024 }; /* the longest is a rule, of 16 KiB */
+
 /* What an earlier life granted and somebody may still use. */
 static int claim_grants(Egressd *e, EgressRun *run) {
         for (EgressGrant *g = run->grants; g; g = g->next)
@@ -75,6 +77,7 @@ static int open_server(Egressd *e) {
                 return r;
 
         ipc_server_set_limits(e->server, 1024, 128);
+        ipc_server_set_message_max(e->server, MESSAGE_MAX);
         r = ipc_server_listen_systemd(e->server, "egress");
         if (r < 0)
                 return log_error_errno(r, "no listening socket from systemd (anchor-egressd.socket)");

@@ -2,7 +2,7 @@
 /*
  * The serving side of every local socket.
  *
- * sd-varlink reads, frames and writes; this file decides who may call what, and translates. A connection
+ * sd-varlink reads, frames and writes, driven by ipc-intake.c; this file decides who may call what, and translates. A connection
  * is one struct Connection: made when it is accepted, with the peer as the kernel knows it then, and kept
  * by reference as long as a call of it lives somewhere, even after the client has gone.
  *
@@ -26,6 +26,7 @@
 #include <systemd/sd-daemon.h>
 #include <systemd/sd-varlink.h>
 
+#include "ipc/ipc-intake.h"
 #include "ipc/json-convert.h"
 #include "util/cgroup.h"
 #include "util/json.h"
@@ -46,6 +47,7 @@ struct Connection {
         IpcServer *server;     /* borrowed; NULL once the server or the client has gone */
         Connection *next, *previous; /* in the server's list, as long as it has a server */
         sd_varlink *link;      /* ref; NULL likewise */
+        Intake *intake;        /* owned; NULL likewise */
         IpcCall *current;      /* borrowed: the call that is not yet answered */
         Peer peer;
         bool denied_before;
@@ -67,6 +69,7 @@ struct IpcServer {
         void *userdata;
         void (*disconnect)(const Peer *peer, void *userdata);
         int cgroup_root;        /* owned */
+        IntakeShare *intake;    /* owned */
         Connection *connections; /* each holds a reference to itself while it is here */
 };
 
@@ -92,6 +95,7 @@ static void connection_detach(Connection *c) {
 
         c->server = NULL;
         c->current = NULL;
+        c->intake = intake_free(c->intake);
         c->link = sd_varlink_unref(c->link);
 }
 
@@ -305,6 +309,7 @@ static int connection_dispatch(Connection *c, const IpcMethod *method, sd_json_v
         int r;
 
         c->n_ref++;
+        intake_call_begins(c->intake);
         if (!(c->peer.roles & method->roles)) {
                 log_denied(c, method);
                 return sd_varlink_error(c->link, SD_VARLINK_ERROR_PERMISSION_DENIED, NULL);
@@ -372,6 +377,11 @@ static int server_on_connect(sd_varlink_server *vs, sd_varlink *link, void *user
         if (r < 0)
                 return r;
 
+        sd_varlink_detach_event(link);
+        r = intake_new(&c->intake, s->intake, link, &c->peer);
+        if (r < 0)
+                return r;
+
         c->link = sd_varlink_ref(link);
         c->next = s->connections;
         if (c->next)
@@ -430,6 +440,9 @@ int ipc_server_new(IpcServer **ret, sd_event *event, const IpcMethod *methods, v
                 .cgroup_root = cgroup_open_root(),
         };
 
+        r = intake_share_new(&s->intake, event);
+        if (r < 0)
+                return r;
         r = sd_varlink_server_new(&s->server, SD_VARLINK_SERVER_ACCOUNT_UID);
         if (r < 0)
                 return r;
@@ -463,6 +476,7 @@ IpcServer *ipc_server_free(IpcServer *s) {
         if (s->server)
                 (void) sd_varlink_server_shutdown(s->server);
         (void) sd_varlink_server_unref(s->server);
+        (void) intake_share_free(s->intake);
         (void) sd_event_unref(s->event);
         (void) fd_close(s->cgroup_root);
         free(s);
@@ -505,4 +519,8 @@ void ipc_server_set_disconnect(IpcServer *s, void (*handler)(const Peer *peer, v
 void ipc_server_set_limits(IpcServer *s, unsigned connections, unsigned per_uid) {
         (void) sd_varlink_server_set_connections_max(s->server, connections);
         (void) sd_varlink_server_set_connections_per_uid_max(s->server, per_uid);
+}
+
+void ipc_server_set_message_max(IpcServer *s, size_t bytes) {
+        intake_set_message_max(s->intake, bytes);
 }

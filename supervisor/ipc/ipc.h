@@ -49,6 +49,8 @@ void ipc_server_set_disconnect(IpcServer *s, void (*handler)(const Peer *peer, v
 
 /* Limits: connections in total (default 1024) and for each uid (default 128). */
 void ipc_server_set_limits(IpcServer *s, unsigned connections, unsigned per_uid);
+/* How many bytes a call may have, about (default 2 MiB): a connection with a larger one is closed. */
+void ipc_server_set_message_max(IpcServer *s, size_t bytes);
 
 IpcCall *ipc_call_ref(IpcCall *c);
 IpcCall *ipc_call_unref(IpcCall *c);

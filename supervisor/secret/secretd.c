@@ -31,6 +31,7 @@
 #include "util/log.h"
 
 #define INTERFACE "io.anchorhold.Secret."
+#define MESSAGE_MAX (512U * 1024) /* tokens come as descriptors */
 #define SWEEP_USEC (60ULL * 1000 * 1000)
 /* A run's end is anchord's to say. One that it forgot is released this long after its certificate ended. */
 #define EXPIRED_USEC (3600ULL * 1000 * 1000)
@@ -206,6 +207,7 @@ static int secretd_listen(Secretd *d) {
         if (r < 0)
                 return r;
         ipc_server_set_disconnect(d->api, secretd_on_disconnect);
+        ipc_server_set_message_max(d->api, MESSAGE_MAX);
         r = ipc_server_listen_systemd(d->api, "secret-api");
         if (r < 0)
                 return log_error_errno(r, "no socket secret-api from systemd");

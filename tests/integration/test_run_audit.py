@@ -138,6 +138,68 @@ def test_who_may_take_up_connections(audited):
             hoard.wait()
 
 
+# As many calls without an end as it can make, each of a megabyte as far as it is taken; says how many, and how much.
+HALVES = r"""use Socket qw(:DEFAULT SOCK_NONBLOCK); $| = 1; $SIG{PIPE} = "IGNORE";
+my (%held, $sent, $idle); my $chunk = " " x 65536;
+for (my $refused = 0; keys %held < 100 && $refused < 200;) {
+        socket(my $s, AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0) or last;
+        if (!connect($s, pack_sockaddr_un($ARGV[0]))) { $refused++; select(undef, undef, undef, 0.01); next }
+        syswrite($s, "{\"method\":\"io.anchorhold.Audit.Append\",\"parameters\":{") or do { $refused++; next };
+        $held{$s} = [$s, 0];
+}
+for ($idle = 0; $idle < 20; $idle++) {
+        for my $c (values %held) {
+                next if $c->[1] >= 400000;
+                my $n = syswrite($c->[0], $chunk) or next;
+                $c->[1] += $n; $sent += $n; $idle = 0;
+        }
+        select(undef, undef, undef, 0.02);
+}
+print scalar(keys %held), " $sent\n"; sleep 600;
+"""
+
+# One call, with so many spaces in it.
+LARGE = r"""use Socket; socket(my $s, AF_UNIX, SOCK_STREAM, 0) or die; connect($s, pack_sockaddr_un($ARGV[0])) or die "connect: $!";
+my $m = "{\"method\":\"io.anchorhold.Audit.Append\",\"parameters\":" . " " x $ARGV[1] . "$ARGV[2]}\0"; my $at = 0; $SIG{PIPE} = "IGNORE";
+while ($at < length $m) { my $n = syswrite($s, $m, length($m) - $at, $at) or last; $at += $n }
+$/ = "\0"; my $r = <$s>; print defined $r ? $r =~ s/\0//r : "closed", "\n";
+"""
+
+
+def resident_kib(host, unit):
+    pid = host.property(unit, "MainPID")
+    return int(host.run(f"awk '/^VmRSS/ {{ print $2 }}' /proc/{pid}/status").stdout)
+
+
+def test_calls_without_an_end(audited):
+    """They cost their senders memory and auditd next to none; others' calls go on, also a large one, and what is too large is not read."""
+    audited.write("/run/halves.pl", HALVES)
+    audited.write("/run/large.pl", LARGE)
+    record = json.dumps({"event": "approval.recorded", "item": ITEM, "data": {"verdict": "approved"}})
+    large = lambda size: audited.run(["perl", "/run/large.pl", SOCKET, str(size), record]).stdout.strip()
+    approve(audited)
+    pid, before = audited.property("anchor-auditd.service", "MainPID"), resident_kib(audited, "anchor-auditd.service")
+    floods = []
+    try:
+        for who, socket in (("--reuid=anchor-egress --regid=anchor-egress --init-groups", SOCKET), (" ".join(OPERATOR[1:]), API)):
+            floods.append(audited.popen(f"ulimit -n 4096; exec setpriv {who} perl /run/halves.pl {socket}", stdout=-1, text=True))
+        told = [list(map(int, flood.stdout.readline().split())) for flood in floods]
+        assert all(connections > 50 and size > 1 << 20 for connections, size in told), told
+        began = time.monotonic()
+        approve(audited)
+        call(audited, "Head", {}, socket=API)
+        assert "seq" in json.loads(large(200000))["parameters"]
+        assert time.monotonic() - began < 5
+        assert large(1000000) == "closed"
+        assert resident_kib(audited, "anchor-auditd.service") < before + 16 * 1024
+    finally:
+        for flood in floods:
+            flood.kill()
+            flood.wait()
+    assert "seq" in json.loads(large(200000))["parameters"]
+    assert audited.property("anchor-auditd.service", "MainPID") == pid
+
+
 def test_killed_during_appends(audited):
     """Whatever was acknowledged is in the log, once and for all, and the chain is whole."""
     script = f"""for i in $(seq 120); do
