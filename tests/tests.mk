@@ -16,6 +16,7 @@ kernel:
 .PHONY: integration
 integration: kernel image-root templates ## integration tests on the booted image
 	@[ -n "$(strip $(TEST_FILES))" ] || { echo 'no test file has "$(T)" in its name' >&2; exit 1; }
+	@$(if $(filter tests/integration %/test_credential_clients.py,$(TEST_FILES)),image/client-root >/dev/null)
 	@env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 CACHE="$(CACHE)" PYTHONDONTWRITEBYTECODE=1 \
 		/usr/bin/python3 -m pytest -p no:cacheprovider --color=no -q --durations=5 --tb=short $(BESIDE) $(TEST_FILES)
 
