@@ -7,39 +7,46 @@ import contextlib
 import http.client
 import json
 import os
+import re
 import shlex
 import socket
 import ssl
+import time
 
 from fakeguest import FakeGuest, dns
 from waiting import wait_for
 
 OVERRIDE = "/run/systemd/system/anchord.service.d/test.conf"
 
-
 class Anchord:
     """Calls egressd as anchord would: from a process of anchord.service, whose program is replaced meanwhile."""
 
     def __init__(self, host):
-        self.host = host
+        self.host, self.n = host, 0
         host.stop_daemon("anchord")
 
     def shell(self, script):
         """Runs a script as that process; what it prints."""
-        # in one step: a client of anchord.socket may start the one before at this moment
+        # a client that waits at a socket of anchord's has the unit started again and again: each may be the one before, or this one more than once
+        self.n += 1
+        answer = f"/run/anchord-answer.{self.n}"
         self.host.write("/run/anchord-call.new", "#!/bin/sh\n%s\n" % script, 0o755)
-        self.host.run("mv /run/anchord-call.new /run/anchord-call")
+        self.host.run("rm -f /run/anchord-answer.*; mv /run/anchord-call.new /run/anchord-call")
         self.host.write(OVERRIDE, "[Unit]\nRequires=\nStartLimitIntervalSec=0\n[Service]\nType=oneshot\nRestart=no\nSockets=\nExecStart=\n"
-                                  "ExecStart=/run/anchord-call\nStandardOutput=truncate:/run/anchord-answer\nStandardError=inherit\nWatchdogSec=0\n")
+                                  f"ExecStart=/run/anchord-call\nStandardOutput=append:{answer}\nStandardError=inherit\nWatchdogSec=0\n")
         self.host.systemctl("daemon-reload")
-        done = self.host.systemctl("start", "anchord.service", check=False)
-        answer = self.host.run("cat /run/anchord-answer").stdout
-        assert done.returncode == 0, answer
-        return answer
+        for _ in range(20):
+            done = self.host.systemctl("start", "anchord.service", check=False)
+            said = self.host.run(["cat", answer], check=False)
+            if said.returncode == 0:
+                break
+        assert done.returncode == said.returncode == 0, said.stdout + said.stderr
+        return said.stdout
 
     def call(self, method, interface="Egress", sock="egress", **params):
-        return json.loads(self.shell("exec varlinkctl --json=short call /run/anchorhold/%s.sock io.anchorhold.%s.%s %s" % (
-            sock, interface, method, shlex.quote(json.dumps(params)))) or "{}")
+        said = self.shell("exec varlinkctl --json=short call /run/anchorhold/%s.sock io.anchorhold.%s.%s %s" % (
+            sock, interface, method, shlex.quote(json.dumps(params))))
+        return json.loads(said.partition("\n")[0] or "{}")
 
     def restore(self):
         self.host.run("rm -rf %s" % os.path.dirname(OVERRIDE))
@@ -68,6 +75,28 @@ class EgressRun:
         self.guest.stop()
         self.host.run("systemctl stop anchor-proxy@{0}.socket anchor-proxy@{0}.service anchorhold-runs-{0}.slice; true".format(self.run))
         self.anchord.call("Release", run=self.run)
+
+
+class InjectRun(EgressRun):
+    """The same with its inject, for a workflow with credentials."""
+
+    def __init__(self, host, anchord, run, workflow):
+        super().__init__(host, anchord, run, workflow)
+        self.secret("Register", workflow=workflow, item="i" + run[1:], stage="work", expires_usec=int((time.time() + 3600) * 1e6))
+        host.systemctl("start", f"anchor-inject@{run}.socket")
+
+    def secret(self, method, **params):
+        return self.anchord.call(method, "Secret", "secret-api", run=self.run, **params)
+
+    def peak(self):
+        """How much memory inject has had at most so far, in KiB."""
+        pid = self.host.property(f"anchor-inject@{self.run}.service", "MainPID")
+        return int(re.search(r"VmHWM:\s+(\d+) kB", self.host.run(f"cat /proc/{pid}/status").stdout).group(1))
+
+    def stop(self):
+        self.host.run(f"systemctl stop anchor-inject@{self.run}.socket anchor-inject@{self.run}.service; true")
+        super().stop()
+        self.secret("Release")
 
 
 def records(host, event, run, **fields):

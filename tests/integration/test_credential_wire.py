@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""HTTP/1.1 through inject to the byte, on the booted image: what leaves and what comes back, of real clients in a microVM, and in volume."""
+"""HTTP/1.1 through inject to the byte, on the booted image: what leaves and what comes back, of curl and Python in a microVM, and of many at once."""
 
 import base64
 import hashlib
@@ -7,8 +7,6 @@ import http.client
 import json
 import os
 import re
-import socket
-import ssl
 import struct
 import threading
 import time
@@ -16,8 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from egressrun import address_of, records
-from fakeguest import FakeGuest
+from egressrun import InjectRun, records
+from injectclient import connect
 from waiting import wait_for
 
 NAME = "wire.example.org"
@@ -155,30 +153,14 @@ def test_stores(ran):
 
 @pytest.fixture(scope="module")
 def guest(host, world, key, ran, anchord):
-    anchord.call("Register", run=RUN, workflow="exec-wire", stage="work")
-    anchord.call("Register", "Secret", "secret-api", run=RUN, workflow="exec-wire", item="i00000000wire", stage="work",
-                 expires_usec=int((time.time() + 3600) * 1e6))
-    host.systemctl("start", f"anchor-inject@{RUN}.socket", f"anchor-proxy@{RUN}.socket")
-    it = FakeGuest(host, RUN)
+    it = InjectRun(host, anchord, RUN, "exec-wire")
     yield it
     it.stop()
-    host.run("systemctl stop anchor-proxy@{0}.socket anchor-inject@{0}.socket anchorhold-runs-{0}.slice; true".format(RUN))
-    anchord.call("Release", run=RUN)
-    anchord.call("Release", "Secret", "secret-api", run=RUN)
 
 
 @pytest.fixture(scope="module")
 def address(guest):
-    return address_of(guest, NAME)
-
-
-def connect(address):
-    """The run's CA is in the microVM; whose certificate it is, the tests above have seen."""
-    context = ssl.create_default_context()
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    raw = socket.create_connection((address, 443), timeout=60)
-    raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return context.wrap_socket(raw, server_hostname=NAME)
+    return guest.address_of(NAME)
 
 
 def post_many(address, n):
@@ -187,7 +169,7 @@ def post_many(address, n):
 
     def post(i):
         body = hashlib.sha256(b"%d" % i).digest() * (1 + i % 97) + os.urandom(1000)
-        with connect(address) as s:
+        with connect(address, NAME) as s:
             barrier.wait(60)
             s.sendall(b"POST /echo HTTP/1.1\r\nHost: %s\r\nContent-Length: %d\r\n\r\n" % (NAME.encode(), len(body)) + body)
             response = http.client.HTTPResponse(s)
@@ -205,7 +187,7 @@ def test_200_parallel_posts(guest, address):
 def read_events(address):
     """How late each event of a stream was, in seconds: both ends have one clock here."""
     late, text = [], b""
-    with connect(address) as s:
+    with connect(address, NAME) as s:
         s.sendall(b"GET /sse HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n" % NAME.encode())
         while data := s.recv(65536):
             now, text = time.time(), text + data
@@ -221,28 +203,6 @@ def test_events_are_not_late(guest, address):
     assert sorted(late)[2] < 0.05 and max(late) < 0.2, late
 
 
-def upload(address, size):
-    """So many bytes at once; what the origin makes of them, and what they are."""
-    piece, digest = os.urandom(1 << 20), hashlib.sha256()
-    with connect(address) as s:
-        s.sendall(b"POST /slow HTTP/1.1\r\nHost: %s\r\nContent-Length: %d\r\n\r\n" % (NAME.encode(), size))
-        for i in range(0, size, len(piece)):
-            part = struct.pack(">Q", i) + piece[8:min(len(piece), size - i)]
-            digest.update(part)
-            s.sendall(part)
-        response = http.client.HTTPResponse(s)
-        response.begin()
-        return response.read().decode(), digest.hexdigest()
-
-
-def test_large_upload_to_a_slow_origin(host, guest, address):
-    said, sent = guest.call(upload, address, 500_000_000, timeout=150)
-    assert said == f"{sent} 500000000\n"
-    pid = host.property(f"anchor-inject@{RUN}.service", "MainPID")
-    peak = int(re.search(r"VmHWM:\s+(\d+) kB", host.run(f"cat /proc/{pid}/status").stdout).group(1))
-    assert peak < 48 * 1024, f"{peak} kB"
-
-
 def talk(address, sizes):
     """Binary messages of these sizes over one WebSocket, in one frame or in three: those that came back changed."""
     bad = []
@@ -255,7 +215,7 @@ def talk(address, sizes):
         masked = (int.from_bytes(data, "big") ^ int.from_bytes((mask * (n // 4 + 1))[:n], "big")).to_bytes(n, "big")
         return bytes([first]) + size + mask + masked
 
-    with connect(address) as s:
+    with connect(address, NAME) as s:
         f = s.makefile("rb")
         s.sendall(b"GET /ws HTTP/1.1\r\nHost: %s\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
                   b"Sec-WebSocket-Version: 13\r\n\r\n" % NAME.encode())
@@ -292,7 +252,7 @@ def test_websocket_messages(guest, address):
 def ask_many(address, path, n, wait=0.0):
     """So many requests on one connection; the statuses, or where it ended. wait: seconds before the last one."""
     statuses = []
-    with connect(address) as s:
+    with connect(address, NAME) as s:
         try:
             for i in range(n):
                 if i == n - 1:

@@ -368,14 +368,14 @@ def register_twice(host, anchord, run, thaw):
     anchord.call("Ping")
     # inject's units bring anchord's sockets back, and what is connected there would run the script again and again
     host.stop_daemon("anchord")
-    host.run("rm -f /run/anchord-answer")
+    host.run("rm -f /run/anchord-answer.*")
     host.systemctl("kill", "--kill-whom=main", "--signal=STOP", "anchor-auditd.service")
     try:
         said = []
         asking = threading.Thread(target=lambda: said.extend(anchord.shell(script).splitlines()))
         asking.start()
         if thaw:
-            assert wait_for(lambda: host.run("cat /run/anchord-answer 2>/dev/null; true").stdout, 10)
+            assert wait_for(lambda: host.run("cat /run/anchord-answer.* 2>/dev/null; true").stdout, 10)
         else:
             asking.join(20)
     finally:

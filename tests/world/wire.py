@@ -3,7 +3,6 @@
 
     POST /hash       the SHA-256 and the size of the body
     POST /echo       the body
-    POST /slow       as /hash, from an origin that stops reading for two seconds at the beginning and for one after 64 MiB
     POST /held       as /hash, from an origin that stops reading after 64 KiB, and goes on when it was asked for /release, by whomever
     POST /guess      "it is: " and half of the body, and 300 ms later the other half, which ends in " and" and a line
     GET  /sse        five events, 300 ms apart, each with the time at which it was sent
@@ -84,17 +83,12 @@ class Wire(socketserver.BaseRequestHandler):
         path = head.split(" ")[1]
         if fields.get("expect") == "100-continue":
             self.stream.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
-        if path == "/slow":
-            time.sleep(2)
-        digest, size, kept, paused, holds = hashlib.sha256(), 0, [], path != "/slow", path == "/held"
+        digest, size, kept, holds = hashlib.sha256(), 0, [], path == "/held"
         for data in self.read_body(fields):
             digest.update(data)
             size += len(data)
             if path in ("/echo", "/guess"):
                 kept.append(data)
-            if not paused and size > 64 << 20:
-                paused = True
-                time.sleep(1)
             if holds and size >= 65536:
                 holds = False
                 self.server.note({"held": size})
