@@ -4,6 +4,7 @@
 import json
 import os
 import pathlib
+import re
 import socket
 import time
 
@@ -11,6 +12,7 @@ import pytest
 import world as world_module
 
 from liverun import LiveRun, processes
+from waiting import wait_for
 
 REAL = world_module.REAL_KEY.encode()
 READ = 4 << 20
@@ -117,6 +119,23 @@ def test_host_files_do_not_have_the_key(host, using):
     for part in ("cmdline", "environ"):
         texts = {pid: (pathlib.Path("/proc") / pid / part).read_bytes() for pid in processes(host)}
         assert len(texts) > 10 and not [pid for pid, text in texts.items() if REAL in text]
+
+
+def exit_code(host, unit, since):
+    """How PID 1 says that the main process of a unit ended by SIGABRT: "killed", or "dumped" if it left a core."""
+    found = wait_for(lambda: re.findall(r"Main process exited, code=(\w+), status=6/ABRT", host.journal(f"--unit={unit}", f"--since=@{since}")), 20)
+    return found[-1]
+
+
+def test_a_crash_leaves_no_core(host, using):
+    """Of neither process that has the key; a unit that may does, which is the control."""
+    since = host.run("date +%s").stdout.strip()
+    for unit in ("anchor-secretd.service", f"anchor-inject@{using.run}.service"):
+        host.systemctl("kill", "--signal=ABRT", unit)
+        assert exit_code(host, unit, since) == "killed"
+    host.run("mkdir /run/core && systemd-run --quiet --wait --collect --expand-environment=no --unit=core.service -p LimitCORE=infinity -p WorkingDirectory=/run/core -- sh -c 'kill -ABRT $$'; rm -r /run/core")
+    assert exit_code(host, "core.service", since) == "dumped"
+    wait_for(lambda: host.is_active("anchor-secretd.service") == "active", 20)
 
 
 def test_records_do_not_have_the_key(host, using):
