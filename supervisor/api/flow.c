@@ -64,6 +64,10 @@ const char *flow_item(const Flow *f) {
         return f->item.id;
 }
 
+const char *flow_workflow(const Flow *f) {
+        return f->item.workflow;
+}
+
 const char *flow_run(const Flow *f) {
         return f->run;
 }

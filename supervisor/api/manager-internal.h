@@ -23,6 +23,7 @@
 
 #define LEDGER_PATH "/var/lib/anchorhold/ledger/ledger.db"
 #define ITEMS_PATH "/var/lib/anchorhold/items"
+#define STATE_PATH "/var/lib/anchorhold"
 #define REVOKING_PATH "/var/lib/anchorhold/ledger/revoking"
 #define EGRESS_SOCKET "/run/anchorhold/egress.sock"
 #define SECRET_SOCKET "/run/anchorhold/secret-api.sock"
@@ -40,6 +41,7 @@ typedef struct OpenLog OpenLog;
 typedef struct OutboxFlight OutboxFlight;
 typedef struct PolicyReader PolicyReader;
 typedef struct PolicyReading PolicyReading;
+typedef struct PruneCall PruneCall;
 typedef struct Revocation Revocation;
 typedef struct StopAll StopAll;
 
@@ -51,7 +53,7 @@ typedef enum EnforcerId {
         _ENFORCER_MAX,
 } EnforcerId;
 
-enum { ENFORCER_REASON_SIZE = 256 };
+enum { ENFORCER_REASON_SIZE = 256, SPACE_REASON_SIZE = 256 };
 
 typedef struct Enforcer {
         bool known, ok;
@@ -92,6 +94,17 @@ struct Manager {
         StopAll *stop_alls;
         Revocation *revocation;
         uint64_t revocation_start_usec; /* so long systemd may take to start its unit */
+
+        struct {
+                uint64_t free, total, reserve; /* bytes, as last seen */
+                bool low;              /* less is free than the reserve: nothing is leased */
+                bool recorded;         /* the ledger has it so */
+                char reason[SPACE_REASON_SIZE]; /* why nothing is leased for want of space; "": not for that */
+        } space;
+        PruneCall *prune_calls;
+        bool pruning;                  /* files are to be removed when their record is with auditd */
+        uint64_t prune_next;           /* CLOCK_MONOTONIC */
+        sd_event_source *prune_step;   /* owned */
 
         sd_event_source *schedule;     /* one look at the queue, soon or at a time */
         sd_event_source *pump;         /* followers */
@@ -197,6 +210,7 @@ Flow *flow_free(Flow *f);
 
 Flow *flow_next_of(Flow *f); /* iteration over m->flows */
 const char *flow_item(const Flow *f);
+const char *flow_workflow(const Flow *f);
 const char *flow_run(const Flow *f);
 int64_t flow_token(const Flow *f);
 const char *flow_stage(const Flow *f); /* "work", "import", "verify" */
@@ -235,6 +249,31 @@ int drain_on_drain(IpcCall *call, json_t *params, void *userdata);
 int drain_on_undrain(IpcCall *call, json_t *params, void *userdata);
 /* null, or {actor, reason, left_s}; the caller's. */
 json_t *drain_status(Manager *m);
+
+/* ---- space.c ---- */
+
+/* How much is free, and is that less than the reserve? A change is recorded. */
+void space_look(Manager *m);
+/* The same, every two seconds; and policy anew while somebody waits for space. */
+void space_tick(Manager *m);
+/* Is there room for one more lease? Else m->space.reason says why not. */
+bool space_admits(Manager *m);
+/* Is there room for a file of that size? */
+bool space_holds(Manager *m, uint64_t bytes);
+/* {free, total, reserve, low, reason}; the caller's. */
+json_t *space_status(Manager *m);
+
+/* ---- prune.c ---- */
+
+/* Prunes what is over the limits when it is time, which is once an hour and when space gets low. */
+void prune_tick(Manager *m);
+void prune_soon(Manager *m);
+/* The audit outbox is empty: what was recorded as pruned may go. */
+void prune_on_audited(Manager *m);
+int prune_on_prune(IpcCall *call, json_t *params, void *userdata);
+/* Was that part of the item's files pruned? Then the call is refused, and this true. */
+bool prune_refuse(Manager *m, IpcCall *call, const char *item, LedgerPart part);
+void prune_free(Manager *m);
 
 /* ---- site-policy.c ---- */
 

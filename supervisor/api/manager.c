@@ -280,6 +280,7 @@ Manager *manager_free(Manager *m) {
                 return NULL;
 
         stop_alls_free(m);
+        prune_free(m);
         followers_free(m);
         m->operators = ipc_server_free(m->operators);
         m->runs = ipc_server_free(m->runs);

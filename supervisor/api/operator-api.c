@@ -127,6 +127,8 @@ static int on_show(IpcCall *call, json_t *params, void *userdata) {
                 (void) json_object_set(object, "budget", budget);
         if (!enforcers_ok(m, &reason))
                 (void) json_object_set_new(object, "enforcers", json_string(reason));
+        if (m->space.reason[0] && strcmp(operator_get(object, "state") ?: "", item_state_name(ITEM_QUEUED)) == 0)
+                (void) json_object_set_new(object, "space", json_string(m->space.reason));
         return ipc_call_reply(call, json_pack("{s:o}", "item", object));
 }
 
@@ -179,6 +181,9 @@ static int start_events(Manager *m, IpcCall *call, json_t *params, bool follow) 
         if (r < 0)
                 return r;
 
+        if (prune_refuse(m, call, item, LEDGER_PART_LOGS))
+                return 0;
+
         /* makes the file and catches up, if it was never opened in this life */
         if (!manager_log(m, item))
                 return -EIO;
@@ -205,6 +210,8 @@ static int on_result(IpcCall *call, json_t *params, void *userdata) {
         if (!what || (strcmp(what, "bundle") != 0 && strcmp(what, "diff") != 0))
                 return operator_bad_input(call, "/what", "neither bundle nor diff");
 
+        if (prune_refuse(m, call, item, LEDGER_PART_BUNDLES))
+                return 0;
         fd = store_open_file(m->store, item, strcmp(what, "bundle") == 0 ? STORE_CHECKED : STORE_DIFF);
         if (fd == -ENOENT) {
                 _cleanup_item_ LedgerItem found = {};
@@ -428,8 +435,9 @@ static int on_status(IpcCall *call, json_t *params, void *userdata) {
         (void) accel_read(configured, &accel);
 
         return ipc_call_reply(call, json_pack(
-                "{s:b, s:b, s:s?, s:o, s:o, s:O, s:o, s:{s:s, s:s?, s:s?}, s:o, s:o, s:I, s:s, s:I}",
-                "ready", m->settled, "hold", held, "hold_reason", held ? why : NULL, "drain", drain_status(m), "site_policy", site_policy_status(m), "counts", counts, "enforcers", status_enforcers(m),
+                "{s:b, s:b, s:s?, s:o, s:o, s:o, s:O, s:o, s:{s:s, s:s?, s:s?}, s:o, s:o, s:I, s:s, s:I}",
+                "ready", m->settled, "hold", held, "hold_reason", held ? why : NULL, "drain", drain_status(m), "site_policy", site_policy_status(m),
+                "space", space_status(m), "counts", counts, "enforcers", status_enforcers(m),
                 "accelerator", "configured", configured, "accel", accel.known ? (accel.tcg ? "tcg" : "kvm") : NULL,
                 "reason", accel.reason[0] ? accel.reason : NULL,
                 "templates", status_templates(m), "runs", status_runs(m), "audit_waiting", (json_int_t) waiting,
@@ -450,6 +458,7 @@ const IpcMethod operator_methods[] = {
         { "io.anchorhold.Manager.Drain", PEER_OPERATOR, drain_on_drain },
         { "io.anchorhold.Manager.Undrain", PEER_OPERATOR, drain_on_undrain },
         { "io.anchorhold.Manager.AcceptPolicy", PEER_OPERATOR, site_policy_on_accept },
+        { "io.anchorhold.Manager.Prune", PEER_OPERATOR, prune_on_prune },
         { "io.anchorhold.Manager.Status", PEER_OPERATOR, on_status },
         {},
 };

@@ -107,6 +107,12 @@ static void on_seed_stored(int r, void *userdata) {
         submit_complete(userdata, r);
 }
 
+static uint64_t seed_size(int fd) {
+        struct stat st;
+
+        return fstat(fd, &st) < 0 ? 0 : (uint64_t) st.st_size;
+}
+
 /* NULL if the descriptor begins like the seed that it should be. */
 static const char *check_seed(int fd, const char *base) {
         _cleanup_free_ char *head = NULL;
@@ -268,6 +274,10 @@ static int submit(Manager *m, IpcCall *call, json_t *params) {
         r = check_submission(call, params, w, harness, fd);
         if (r != 0)
                 return r < 0 ? r : 0;
+        if (w->repository && !space_holds(m, seed_size(fd)))
+                return ipc_call_refuse(call, "Unavailable", "there is no room for the seed bundle: %llu of %llu MiB are free, and %llu are kept in reserve",
+                                       (unsigned long long) m->space.free >> 20, (unsigned long long) m->space.total >> 20,
+                                       (unsigned long long) m->space.reserve >> 20);
 
         s = calloc(1, sizeof(*s));
         if (!s)

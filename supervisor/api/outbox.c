@@ -224,6 +224,8 @@ void outbox_kick(Manager *m) {
                 return;
         }
 
-        if (m->outbox_flying == 0 && outbox_is_empty(m))
+        if (m->outbox_flying == 0 && outbox_is_empty(m)) {
                 flows_on_audited(m);
+                prune_on_audited(m);
+        }
 }

@@ -4,7 +4,7 @@
  * Who is next, and what earlier lives left behind.
  *
  * An item is leased only if anchord is settled, every enforcer answers, auditd has acknowledged
- * everything, the accelerator is known and there is room. The queue is looked at when something changed, never polled, except that an
+ * everything, the accelerator is known, and there is room: for a run, and on the disk (space.c). The queue is looked at when something changed, never polled, except that an
  * item that waits for its time arms the timer.
  *
  * At the start the unit list and the ledger are compared: a lease of this boot is taken up again
@@ -110,7 +110,7 @@ static int on_schedule(sd_event_source *source, uint64_t usec, void *userdata) {
         }
 
         while (m->n_flows < policy_host(m->policy)->max_runs)
-                if (!lease_one(m))
+                if (!space_admits(m) || !lease_one(m))
                         break;
         return 0;
 }
@@ -241,8 +241,11 @@ static int on_tick(sd_event_source *source, uint64_t usec, void *userdata) {
         int r;
 
         enforcers_tick(m);
-        if (m->settled)
+        if (m->settled) {
                 drain_tick(m);
+                space_tick(m);
+                prune_tick(m);
+        }
         if (m->settled && ++m->n_ticks % SWEEP_TICKS == 0)
                 sweep(m);
 

@@ -120,19 +120,29 @@ int store_open_file(Store *s, const char *item, const char *name) {
         return fd < 0 ? -errno : fd;
 }
 
+static int open_dir(int root_fd, const char *name, DIR **ret) {
+        int fd, r;
+
+        fd = openat(root_fd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+        if (fd < 0)
+                return -errno;
+        *ret = fdopendir(fd);
+        if (!*ret) {
+                r = -errno;
+                (void) fd_close(fd);
+                return r;
+        }
+        return 0;
+}
+
 static int remove_all(int root_fd, const char *item) {
         _cleanup_dir_ DIR *dir = NULL;
         struct dirent *entry;
-        int fd;
+        int r;
 
-        fd = openat(root_fd, item, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
-        if (fd < 0)
-                return -errno;
-        dir = fdopendir(fd);
-        if (!dir) {
-                (void) fd_close(fd);
-                return -errno;
-        }
+        r = open_dir(root_fd, item, &dir);
+        if (r < 0)
+                return r;
 
         while ((entry = readdir(dir)))
                 if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0 &&
@@ -156,19 +166,58 @@ int store_remove(Store *s, const char *item, const char *name) {
         return fsync(dir) < 0 ? -errno : 0;
 }
 
+int store_usage(Store *s, const char *item, StoreUsage *ret) {
+        _cleanup_dir_ DIR *dir = NULL;
+        struct dirent *entry;
+        StoreUsage u = {};
+        int r;
+
+        r = text_is_id('i', item) ? open_dir(s->root_fd, item, &dir) : -EINVAL;
+        if (r < 0)
+                return r;
+
+        while ((entry = readdir(dir))) {
+                bool log = strcmp(entry->d_name, STORE_EVENTS) == 0;
+                struct stat st;
+
+                if (fstatat(dirfd(dir), entry->d_name, &st, AT_SYMLINK_NOFOLLOW) < 0 || !S_ISREG(st.st_mode))
+                        continue;
+                *(log ? &u.log : &u.rest) += (uint64_t) st.st_blocks * 512;
+                *(log ? &u.has_log : &u.has_rest) = true;
+        }
+
+        *ret = u;
+        return 0;
+}
+
+int store_prune(Store *s, const char *item, bool log) {
+        _cleanup_dir_ DIR *dir = NULL;
+        struct dirent *entry;
+        int r;
+
+        r = text_is_id('i', item) ? open_dir(s->root_fd, item, &dir) : -EINVAL;
+        if (r < 0)
+                return r == -ENOENT ? 0 : r;
+
+        while ((entry = readdir(dir)))
+                if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0 && (strcmp(entry->d_name, STORE_EVENTS) == 0) == log &&
+                    unlinkat(dirfd(dir), entry->d_name, 0) < 0)
+                        return -errno;
+        if (fsync(dirfd(dir)) < 0)
+                return -errno;
+        if (unlinkat(s->root_fd, item, AT_REMOVEDIR) < 0 && errno != ENOTEMPTY && errno != EEXIST)
+                return -errno;
+        return 0;
+}
+
 int store_list(Store *s, int (*handler)(const char *item, void *userdata), void *userdata) {
         _cleanup_dir_ DIR *dir = NULL;
         struct dirent *entry;
-        int fd, r;
+        int r;
 
-        fd = openat(s->root_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-        if (fd < 0)
-                return -errno;
-        dir = fdopendir(fd);
-        if (!dir) {
-                (void) fd_close(fd);
-                return -errno;
-        }
+        r = open_dir(s->root_fd, ".", &dir);
+        if (r < 0)
+                return r;
 
         while ((entry = readdir(dir))) {
                 if (!text_is_id('i', entry->d_name))

@@ -36,6 +36,14 @@ int store_open_item(Store *s, const char *item, bool make);
 int store_open_file(Store *s, const char *item, const char *name);
 /* Removes one file, or the item's whole folder with name NULL. */
 int store_remove(Store *s, const char *item, const char *name);
+/* What an item has on disk: its log, and everything else (bundles, and what a copy that was cut off left). */
+typedef struct StoreUsage {
+        uint64_t log, rest; /* bytes, as the file system counts them */
+        bool has_log, has_rest;
+} StoreUsage;
+int store_usage(Store *s, const char *item, StoreUsage *ret);
+/* Removes the log, or everything else, and the folder with the last of it. Nothing there is no failure. */
+int store_prune(Store *s, const char *item, bool log);
 /* Calls back with the name of each folder. */
 int store_list(Store *s, int (*handler)(const char *item, void *userdata), void *userdata);
 

@@ -312,7 +312,8 @@ static int judge_checkpoints(AuditChain *c, const AuditKey *key, AuditVerifyRepo
                 k = judge_checkpoint(c, key, &c->checkpoints[i], r);
                 if (k != 0)
                         return k;
-                if (!newest || p->head.seq > newest->head.seq)
+                /* of the same record: what was vacuumed stays so */
+                if (!newest || p->head.seq > newest->head.seq || (p->head.seq == newest->head.seq && p->first_seq > newest->first_seq))
                         newest = p;
         }
 

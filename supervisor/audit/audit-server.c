@@ -77,6 +77,7 @@ struct AuditServer {
         sd_event_source *commit, *drop, *checkpoint; /* ref */
         AuditHead kept;                /* the outbox may still hold some up to here */
         AuditHead signed_head;         /* of the last checkpoint */
+        uint64_t signed_first;         /* its FIRST; 0: none was signed in this life */
 };
 
 static Pending *pending_free(Pending *p) {
@@ -213,9 +214,37 @@ static json_t *head_json(const AuditHead *head, const AuditHead *kept) {
                          "kept_seq", (json_int_t) kept->seq, "kept_hash", kept_hash);
 }
 
+/* Signs what the journal keeps, if there is more than at the last checkpoint, or (vacuumed) if it begins later now. 1 if it did. */
+static int server_sign(AuditServer *s, bool vacuumed, AuditCheckpoint *ret) {
+        uint64_t first;
+        int r;
+
+        if (s->kept.seq == 0 || (!vacuumed && s->kept.seq == s->signed_head.seq))
+                return 0;
+
+        r = audit_journal_first(s->journal_dir, s->journal_unit, &first);
+        if (r >= 0 && vacuumed && (first == 0 || first == s->signed_first))
+                return 0;
+        if (r >= 0 && first == 0)
+                r = -ENODATA;
+        if (r >= 0)
+                r = audit_checkpoint_sign(s->key, &s->kept, first, ret);
+        if (r >= 0)
+                r = audit_checkpoint_store(s->state_fd, ret);
+        if (r < 0)
+                return log_error_errno(r, "Cannot write a checkpoint");
+
+        s->signed_head = s->kept;
+        s->signed_first = first;
+        return 1;
+}
+
 static int on_head(IpcCall *call, json_t *params, void *userdata) {
         AuditServer *s = userdata;
+        AuditCheckpoint c;
 
+        /* whoever verifies asks first: what journald vacuumed since the last checkpoint is no finding */
+        (void) server_sign(s, true, &c);
         return ipc_call_reply(call, head_json(audit_outbox_head(s->outbox), &s->kept));
 }
 
@@ -374,28 +403,6 @@ static int server_on_drop(sd_event_source *source, uint64_t usec, void *userdata
         return 0;
 }
 
-/* Signs what the journal keeps. 1 if there was anything new. */
-static int server_sign(AuditServer *s, AuditCheckpoint *ret) {
-        uint64_t first;
-        int r;
-
-        if (s->kept.seq == 0 || s->kept.seq == s->signed_head.seq)
-                return 0;
-
-        r = audit_journal_first(s->journal_dir, s->journal_unit, &first);
-        if (r >= 0 && first == 0)
-                r = -ENODATA;
-        if (r >= 0)
-                r = audit_checkpoint_sign(s->key, &s->kept, first, ret);
-        if (r >= 0)
-                r = audit_checkpoint_store(s->state_fd, ret);
-        if (r < 0)
-                return log_error_errno(r, "Cannot write a checkpoint");
-
-        s->signed_head = s->kept;
-        return 1;
-}
-
 static int server_on_checkpoint(sd_event_source *source, uint64_t usec, void *userdata) {
         AuditServer *s = userdata;
         AuditCheckpoint c = {};
@@ -403,7 +410,7 @@ static int server_on_checkpoint(sd_event_source *source, uint64_t usec, void *us
         int r;
 
         /* the checkpoint's own event alone is no reason for the next one */
-        if (s->kept.seq > s->signed_head.seq + 1 && server_sign(s, &c) > 0) {
+        if ((s->kept.seq > s->signed_head.seq + 1 && server_sign(s, false, &c) > 0) || server_sign(s, true, &c) > 0) {
                 audit_checkpoint_line(&c, line);
                 r = server_append_own(s, "audit.checkpoint", json_pack("{s:I, s:s}", "seq", (json_int_t) c.head.seq, "line", line));
                 if (r < 0)
@@ -417,7 +424,7 @@ static int server_on_checkpoint(sd_event_source *source, uint64_t usec, void *us
 void audit_server_stop(AuditServer *s) {
         AuditCheckpoint c = {};
 
-        (void) server_sign(s, &c);
+        (void) server_sign(s, false, &c);
 }
 
 /* ---- start ---- */

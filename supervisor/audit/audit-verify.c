@@ -135,7 +135,8 @@ static int verify_journal(AuditChain *chain, const AuditVerifyOptions *o) {
         return r;
 }
 
-/* What auditd says the journal keeps; nothing if it cannot be asked. Asked before reading, as the log only grows. */
+/* What auditd says the journal keeps; nothing if it cannot be asked. Asked before reading, as the log only grows, and before the
+ * checkpoints are read: auditd signs a new one now if journald has vacuumed the beginning since the last. */
 static void verify_ask_head(AuditChain *chain) {
         _cleanup_(ipc_client_freep) IpcClient *c = NULL;
         _cleanup_json_ json_t *params = NULL;
@@ -199,6 +200,8 @@ int audit_verify(const AuditVerifyOptions *options, AuditVerifyReport *report) {
         r = audit_chain_new(&chain);
         if (r < 0)
                 return r;
+        if (!options->export_file && !options->directory)
+                verify_ask_head(chain);
         /* before the log, which only grows meanwhile */
         r = verify_load_trust(chain, options, &key);
         if (r < 0)
@@ -206,11 +209,8 @@ int audit_verify(const AuditVerifyOptions *options, AuditVerifyReport *report) {
 
         if (options->export_file)
                 r = verify_export(chain, options, &bad_offset);
-        else {
-                if (!options->directory)
-                        verify_ask_head(chain);
+        else
                 r = verify_journal(chain, options);
-        }
         if (r < 0 && !(r == -EBADMSG && options->export_file))
                 return r;
 

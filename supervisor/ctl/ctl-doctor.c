@@ -25,6 +25,7 @@ typedef enum Health { GOOD, WARNING, BAD } Health;
 typedef struct Doctor {
         Ctl *ctl;
         json_t *findings; /* ref */
+        json_t *space;    /* owned; what anchord says of it, NULL: nothing */
         size_t n_bad, n_warnings;
 } Doctor;
 
@@ -181,6 +182,7 @@ static void check_anchord(Doctor *d) {
         status = json_object_get(reply, "status") ?: reply;
         check_enforcers(d, status);
         check_accelerator(d, status);
+        d->space = json_incref(json_object_get(status, "space"));
 
         hold = json_object_get(status, "hold");
         if (json_is_true(hold) || json_is_true(json_object_get(hold, "active")))
@@ -368,20 +370,27 @@ static void check_kernel(Doctor *d) {
                 doctor_say(d, GOOD, "bpf-lsm", strstr(lsm, "bpf") ? "active; not relied on" : "not active; not relied on", NULL);
 }
 
+/* anchord knows its reserve; if it does not answer, what is free is all that can be said. */
 static void check_disk(Doctor *d) {
-        static const char path[] = "/var/lib/anchorhold";
+        static const char path[] = "/var/lib/anchorhold", advice[] = "anchorctl prune --dry-run shows what could go; \"space\" in /etc/anchorhold/host.json says how much is kept";
+        const char *reason = ctl_string(d->space, "reason");
         _cleanup_free_ char *text = NULL;
         struct statvfs fs;
-        uint64_t mib;
+        uint64_t mib, reserve;
 
+        if (reason && json_is_true(json_object_get(d->space, "low"))) {
+                doctor_say(d, BAD, "disk", reason, advice);
+                return;
+        }
         if (statvfs(path, &fs) < 0) {
                 doctor_say(d, BAD, "disk", strerror(errno), "/var/lib/anchorhold must be there: systemd-tmpfiles --create");
                 return;
         }
         mib = (uint64_t) fs.f_bavail * fs.f_frsize / (1024 * 1024);
-        text = text_format("%llu MiB free in %s", (unsigned long long) mib, path);
-        doctor_say(d, mib < 256 ? BAD : mib < 4096 ? WARNING : GOOD, "disk", text ?: path,
-                   "scratch disks, bundles and the audit log need room; without it runs fail and nothing is recorded");
+        reserve = (uint64_t) json_integer_value(json_object_get(d->space, "reserve")) / (1024 * 1024);
+        text = d->space ? text_format("%llu MiB free in %s, %llu of them in reserve", (unsigned long long) mib, path, (unsigned long long) reserve)
+                        : text_format("%llu MiB free in %s", (unsigned long long) mib, path);
+        doctor_say(d, mib < 256 ? BAD : mib < 4096 || mib < 2 * reserve ? WARNING : GOOD, "disk", text ?: path, advice);
 }
 
 static void check_audit(Doctor *d) {
@@ -442,6 +451,7 @@ CtlExit ctl_verb_doctor(Ctl *ctl) {
         check_resolver(&d);
         check_disk(&d);
 
+        json_decref(d.space);
         if (ctl->o.json != CTL_JSON_OFF)
                 (void) ctl_print_json(ctl, findings);
         else if (d.n_bad > 0)

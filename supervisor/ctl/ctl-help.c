@@ -44,6 +44,7 @@ const CtlVerbInfo ctl_verbs[_VERBS] = {
         [VERB_AUDIT_VERIFY] = { "audit verify", "", "Check the audit log's chain", 0, 0, false, ctl_verb_audit_verify },
         [VERB_STATUS] = { "status", "", "Show this host's daemons, runs and counts", 0, 0, false, ctl_verb_status },
         [VERB_DOCTOR] = { "doctor", "", "Look for what keeps runs from starting", 0, 0, false, ctl_verb_doctor },
+        [VERB_PRUNE] = { "prune", "[--dry-run] [--age=TIME]", "Remove what ended items left on disk and is over its limits", 0, 0, false, ctl_verb_prune },
         [VERB_HOST_STATUS] = { "host status", "", "Show which images this host runs, has staged, and can go back to", 0, 0, false, ctl_verb_host_status },
         [VERB_HOST_UPGRADE] = { "host upgrade", "[IMAGE] [--apply]", "Fetch an image and stage it for the next boot", 0, 1, false, ctl_verb_host_upgrade },
         [VERB_HOST_ROLLBACK] = { "host rollback", "[--apply]", "Make the previous image that of the next boot", 0, 0, false, ctl_verb_host_rollback },

@@ -108,7 +108,7 @@ static int list_row(Table *t, const json_t *item) {
 static char *why_waiting(Ctl *ctl) {
         _cleanup_json_ json_t *reply = NULL;
         const char *name, *reason;
-        json_t *state;
+        json_t *state, *space;
 
         if (ctl_call(ctl, "ask for the status", "Status", json_object(), NULL, 0, &reply, NULL, 0) != CTL_OK)
                 return NULL;
@@ -119,6 +119,10 @@ static char *why_waiting(Ctl *ctl) {
                 if (strcmp(text, "ok") != 0)
                         return text_format("%s: %s", name, text);
         }
+        space = json_object_get(reply, "space");
+        reason = ctl_string(space, "reason");
+        if (reason)
+                return text_format("%s%s", reason, json_is_true(json_object_get(space, "low")) ? "; \"anchorctl prune --dry-run\" shows what could go" : "");
         if (json_is_object(json_object_get(reply, "drain")))
                 return strdup("this host is drained; \"anchorctl host undrain\" ends that");
         if (json_is_true(json_object_get(json_object_get(reply, "site_policy"), "waits")))

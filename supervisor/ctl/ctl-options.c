@@ -15,8 +15,8 @@
 #include "ctl/ctl-table.h"
 #include "ctl/ctl.h"
 
-#define V(verb) (UINT32_C(1) << VERB_##verb)
-#define ANY UINT32_MAX
+#define V(verb) (UINT64_C(1) << VERB_##verb)
+#define ANY UINT64_MAX
 
 typedef enum OptionType { OPTION_FLAG, OPTION_TEXT, OPTION_JSON, OPTION_COUNT } OptionType;
 
@@ -25,7 +25,7 @@ static const struct {
         char letter; /* 0: none */
         OptionType type;
         size_t offset;
-        uint32_t verbs;
+        uint64_t verbs;
         const char *argument, *help;
 } options[] = {
 #define MEMBER(m) offsetof(CtlOptions, m)
@@ -48,6 +48,8 @@ static const struct {
         { "within", 0, OPTION_TEXT, MEMBER(within), V(HOST_DRAIN) | V(HOST_UPGRADE) | V(HOST_ROLLBACK), "TIME", "How long runs may go on (default: 10min; 0s: not at all)" },
         { "by", 0, OPTION_TEXT, MEMBER(by), V(COST), "WHAT", "One line for each run, item, workflow, day or model" },
         { "since", 0, OPTION_TEXT, MEMBER(since), V(COST), "TIME", "Only calls since a date (2026-01-31), a time, or so long ago (7d)" },
+        { "dry-run", 0, OPTION_FLAG, MEMBER(dry_run), V(PRUNE), NULL, "Say what would go, and remove nothing" },
+        { "age", 0, OPTION_TEXT, MEMBER(age), V(PRUNE), "TIME", "Also what ended so long ago, whatever the limits are (7d; 0s: all)" },
         { "bundle", 0, OPTION_TEXT, MEMBER(bundle), V(RESULT), "FILE", "Write the result as a git bundle, \"-\" for standard output" },
         { "diff", 0, OPTION_FLAG, MEMBER(diff), V(RESULT), NULL, "Print the result as a diff" },
         { "root", 0, OPTION_TEXT, MEMBER(root), V(POLICY_CHECK) | V(POLICY_EXPLAIN) | V(POLICY_TEST), "DIR", "Look below this folder instead of /" },
@@ -211,7 +213,7 @@ CtlVerb ctl_find_verb(const CtlOptions *o, int *ret_words) {
 
 CtlExit ctl_check_options(Ctl *ctl, CtlVerb verb) {
         for (size_t i = 0; i < ELEMENTSOF(options); i++)
-                if ((ctl->o.given & (UINT64_C(1) << i)) && !(options[i].verbs & (UINT32_C(1) << verb)))
+                if ((ctl->o.given & (UINT64_C(1) << i)) && !(options[i].verbs & (UINT64_C(1) << verb)))
                         return ctl_usage(ctl, "\"%s\" has no option --%s.", ctl_verbs[verb].name, options[i].name);
 
         return CTL_OK;
@@ -221,7 +223,7 @@ void ctl_print_options(FILE *f, CtlVerb verb, bool global) {
         for (size_t i = 0; i < ELEMENTSOF(options); i++) {
                 char left[64], letter[8] = "   ";
 
-                if ((options[i].verbs == ANY) != global || (!global && !(options[i].verbs & (UINT32_C(1) << verb))))
+                if ((options[i].verbs == ANY) != global || (!global && !(options[i].verbs & (UINT64_C(1) << verb))))
                         continue;
                 if (options[i].letter)
                         (void) snprintf(letter, sizeof(letter), "-%c ", options[i].letter);

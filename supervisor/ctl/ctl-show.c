@@ -98,6 +98,23 @@ static void show_budget(Ctl *ctl, const json_t *budget) {
                 }
 }
 
+/* What is not on disk any more: "bundles on 2026-01-31T12:00:00.000Z, 1.5M (age)". */
+static void show_pruned(Ctl *ctl, const json_t *item) {
+        const json_t *row;
+        size_t i;
+
+        json_array_foreach(json_object_get(item, "pruned"), i, row) {
+                const char *why = ctl_string(row, "why") ?: "?";
+                _cleanup_free_ char *actor = ctl_actor(ctl_string(row, "actor")), *text = NULL;
+                char size[CTL_TEXT_SIZE];
+
+                text = text_format("%s on %s, %s (%s)", ctl_string(row, "part") ?: "?", ctl_string(row, "time") ?: "?",
+                                   format_size((uint64_t) json_integer_value(json_object_get(row, "bytes")), size),
+                                   strcmp(why, "asked") == 0 ? actor ?: why : why);
+                ctl_field(ctl, i == 0 ? "Pruned" : "", text);
+        }
+}
+
 static void show_head(Ctl *ctl, const json_t *item) {
         _cleanup_free_ char *state = ctl_text(item, "state", "?"), *id = ctl_text(item, "id", "?"), *requester = ctl_actor(ctl_string(item, "requester"));
         const json_t *command = json_object_get(item, "command");
@@ -107,6 +124,8 @@ static void show_head(Ctl *ctl, const json_t *item) {
         member(ctl, item, "Reason", "reason");
         show_flags(ctl, item);
         member(ctl, item, "Waits for", "enforcers"); /* which one is lost, if one is */
+        member(ctl, item, "Waits for", "space");
+        show_pruned(ctl, item);
         member(ctl, item, "Workflow", "workflow");
         member(ctl, item, "Agent", "agent");
         member(ctl, item, "Source", "source");
@@ -305,6 +324,16 @@ CtlExit ctl_verb_show(Ctl *ctl) {
         return worst;
 }
 
+static bool has_pruned_bundles(const json_t *item) {
+        const json_t *row;
+        size_t i;
+
+        json_array_foreach(json_object_get(item, "pruned"), i, row)
+                if (strcmp(ctl_string(row, "part") ?: "", "bundles") == 0)
+                        return true;
+        return false;
+}
+
 CtlExit ctl_show_result(Ctl *ctl, const char *id) {
         _cleanup_json_ json_t *item = NULL;
         CtlExit r;
@@ -315,7 +344,7 @@ CtlExit ctl_show_result(Ctl *ctl, const char *id) {
 
         if (ctl->o.json != CTL_JSON_OFF) {
                 _cleanup_json_ json_t *result = json_object();
-                static const char *const keys[] = { "id", "state", "reason", "base", "result_commit", "reviewed_commit", "evidence" };
+                static const char *const keys[] = { "id", "state", "reason", "base", "result_commit", "reviewed_commit", "evidence", "pruned" };
 
                 for (size_t i = 0; i < ELEMENTSOF(keys); i++)
                         (void) json_object_set(result, keys[i], json_object_get(item, keys[i]));
@@ -327,7 +356,10 @@ CtlExit ctl_show_result(Ctl *ctl, const char *id) {
         member(ctl, item, "Reason", "reason");
         member(ctl, item, "Base", "base");
         member(ctl, item, "Result", "result_commit");
-        if (ctl_string(item, "result_commit"))
+        show_pruned(ctl, item);
+        if (has_pruned_bundles(item))
+                ctl_note(ctl, "Bundle and diff are not there any more.");
+        else if (ctl_string(item, "result_commit"))
                 ctl_note(ctl, "--diff prints it, --bundle=FILE fetches it.");
         else
                 ctl_note(ctl, "There is no result.");

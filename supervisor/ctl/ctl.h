@@ -43,8 +43,8 @@ typedef struct CtlOptions {
         bool no_pager, no_legend, quiet, help, version;
 
         const char *workflow, *repo, *base, *task, *task_file, *source, *upstream;
-        const char *states, *run, *reason, *bundle, *root, *file, *directory, *checkpoints, *key, *method, *path, *name, *within, *from, *by, *since;
-        bool follow, all, hold, blocked, suggest, diff, verify, raw, apply;
+        const char *states, *run, *reason, *bundle, *root, *file, *directory, *checkpoints, *key, *method, *path, *name, *within, *from, *by, *since, *age;
+        bool follow, all, hold, blocked, suggest, diff, verify, raw, apply, dry_run;
         uint64_t limit;
 
         uint64_t given;      /* a bit for each entry of the options' table */
@@ -109,6 +109,7 @@ CtlExit ctl_verb_credential_remove(Ctl *ctl);
 CtlExit ctl_verb_audit_verify(Ctl *ctl);
 CtlExit ctl_verb_status(Ctl *ctl);
 CtlExit ctl_verb_doctor(Ctl *ctl);
+CtlExit ctl_verb_prune(Ctl *ctl);
 CtlExit ctl_verb_host_status(Ctl *ctl);
 CtlExit ctl_verb_host_upgrade(Ctl *ctl);
 CtlExit ctl_verb_host_rollback(Ctl *ctl);
@@ -123,7 +124,7 @@ typedef enum CtlVerb {
         VERB_SUBMIT, VERB_RUN, VERB_LIST, VERB_SHOW, VERB_COST, VERB_LOGS, VERB_STOP, VERB_RELEASE, VERB_RESULT,
         VERB_POLICY_CHECK, VERB_POLICY_EXPLAIN, VERB_POLICY_TEST, VERB_POLICY_IMPORT, VERB_POLICY_LOG, VERB_POLICY_ALLOW, VERB_POLICY_DENY, VERB_POLICY_RELOAD, VERB_POLICY_ACCEPT,
         VERB_CREDENTIAL_ADD, VERB_CREDENTIAL_LIST, VERB_CREDENTIAL_ROTATE, VERB_CREDENTIAL_REMOVE, VERB_AUDIT_VERIFY,
-        VERB_STATUS, VERB_DOCTOR, VERB_HOST_STATUS, VERB_HOST_UPGRADE, VERB_HOST_ROLLBACK, VERB_HOST_DRAIN, VERB_HOST_UNDRAIN, VERB_VERSION, VERB_HELP,
+        VERB_STATUS, VERB_DOCTOR, VERB_PRUNE, VERB_HOST_STATUS, VERB_HOST_UPGRADE, VERB_HOST_ROLLBACK, VERB_HOST_DRAIN, VERB_HOST_UNDRAIN, VERB_VERSION, VERB_HELP,
         _VERBS,
 } CtlVerb;
 

@@ -125,14 +125,25 @@ static int check_audit(char *reason, size_t size) {
         return -EPROTO;
 }
 
+/* Why nothing is leased, although nothing is wrong with the image; NULL: there is no reason. */
+static const char *why_no_lease(const json_t *status) {
+        if (json_is_true(json_object_get(status, "hold")))
+                return "by an operator's hold";
+        if (json_is_true(json_object_get(json_object_get(status, "site_policy"), "waits")))
+                return "for a policy that waits to be accepted";
+        return json_is_true(json_object_get(json_object_get(status, "space"), "low")) ? "for want of space" : NULL;
+}
+
 /* A real run, with everything that one has: each of its units proves the fence to itself, and anchor-check asks all layers. */
 static int check_run(char *reason, size_t size) {
         _cleanup_json_ json_t *status = NULL;
+        const char *why;
         int r;
 
         r = call(API, "io.anchorhold.Manager.Status", json_object(), &status);
-        if (r >= 0 && (json_is_true(json_object_get(status, "hold")) || json_is_true(json_object_get(json_object_get(status, "site_policy"), "waits")))) {
-                log_notice("nothing is leased, by an operator's hold or for a policy that waits to be accepted: no microVM is tried");
+        why = r >= 0 ? why_no_lease(status) : NULL;
+        if (why) {
+                log_notice("nothing is leased, %s: no microVM is tried", why);
                 return 0;
         }
         r = command_run((const char *const[]) { "anchorctl", "run", "--workflow=exec", "--", "/bin/true", NULL }, NULL, NULL, NULL);

@@ -178,6 +178,7 @@ static const struct {
         { "flags",
           "SELECT kind, run, text, count(*) AS count, min(time_usec) AS time_usec FROM note WHERE item = ? AND kind = 'credential.misuse'"
           " GROUP BY kind, run, text ORDER BY min(id)" },
+        { "pruned", "SELECT part, bytes, why, actor, time_usec FROM pruned WHERE item = ? ORDER BY part" },
         { "failures",
           "SELECT attempt, run, reason, time_usec FROM history WHERE item = ? AND to_state = 'failed' ORDER BY revision" },
 };

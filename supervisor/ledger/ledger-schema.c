@@ -20,6 +20,8 @@
  *             `estimated` that a part of the numbers is worked out from bytes (level 1).
  * spent, budget, reservation, budget_said   What runs may use (level 2): ledger-budget.c.
  * run.told    The number of the last call of its anchor-run that changed something here (level 4): the same call again changes nothing.
+ * space       At most one row: was it low (level 5; ledger-space.c).
+ * pruned      Which files of an item were taken off the disk to make room, when and why (level 5; ledger-space.c). Never deleted.
  * addition    The levels that this file has.
  * site        One row: which policy of the site's own was last seen, and whether it waits for an operator (level 3; ledger-site.c).
  * note        What happened to an item beside its states (an enforcer was lost, a retry of a boot).
@@ -281,6 +283,17 @@ static const char *const schema_additions[] = {
 
         /* 4: calls of a run that are repeated count once */
         "ALTER TABLE run ADD COLUMN told INTEGER NOT NULL DEFAULT 0;",
+
+        /* 5: space; what was taken off the disk */
+        "CREATE TABLE space (id INTEGER PRIMARY KEY CHECK (id = 1), low INTEGER NOT NULL CHECK (low IN (0, 1)), time_usec INTEGER NOT NULL);"
+        "CREATE TABLE pruned (item TEXT NOT NULL REFERENCES item (id), part TEXT NOT NULL CHECK (part IN ('bundles', 'logs')), bytes INTEGER NOT NULL,"
+        "  why TEXT NOT NULL, actor TEXT NOT NULL, time_usec INTEGER NOT NULL, done INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (item, part)) WITHOUT ROWID;"
+        "CREATE INDEX pruned_open ON pruned (item) WHERE done = 0;"
+        "CREATE TRIGGER pruned_insert BEFORE INSERT ON pruned WHEN (SELECT state FROM item WHERE id = NEW.item) NOT IN " END_STATES
+        "  BEGIN SELECT RAISE(ABORT, 'only what has ended is pruned'); END;"
+        "CREATE TRIGGER pruned_update BEFORE UPDATE ON pruned WHEN NEW.item <> OLD.item OR NEW.part <> OLD.part OR NEW.bytes <> OLD.bytes OR NEW.why <> OLD.why"
+        "  OR NEW.actor <> OLD.actor OR NEW.time_usec <> OLD.time_usec BEGIN SELECT RAISE(ABORT, 'what was pruned stays so'); END;"
+        NEVER("pruned_delete", "DELETE", "pruned", "what was pruned stays so"),
 };
 
 static int apply_additions(Db *db) {

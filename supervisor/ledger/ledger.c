@@ -374,6 +374,10 @@ static int find_claimable(Ledger *l, uint64_t now, LedgerItem *ret) {
         return ledger_item_from_row(s, ret);
 }
 
+int ledger_peek_next(Ledger *l, uint64_t now, LedgerItem *ret) {
+        return find_claimable(l, now, ret);
+}
+
 int ledger_claim_next(Ledger *l, const char *run, const char *boot, uint64_t expires, uint64_t now, LedgerItem *ret) {
         _cleanup_rollback_ DbGuard guard = {};
         _cleanup_item_ LedgerItem i = {}, leased = {};

@@ -149,6 +149,9 @@ int ledger_get(Ledger *l, const char *item, LedgerItem *ret);
  * next attempt. ret_revision (may be NULL) is the new one. */
 int ledger_transition(Ledger *l, const LedgerChange *c, int64_t *ret_revision);
 
+/* What ledger_claim_next() would lease, were it not for a hold; LEDGER_E_NO_WORK. */
+int ledger_peek_next(Ledger *l, uint64_t now_realtime_usec, LedgerItem *ret);
+
 /* Leases the oldest claimable item to run: item and run row, lease with a new token, events
  * item.transition and run.leased, all or nothing. */
 int ledger_claim_next(Ledger *l, const char *run, const char *boot, uint64_t expires_boottime_usec,
@@ -246,6 +249,46 @@ int ledger_site_see(Ledger *l, const char *deployment, const char *digest, bool 
 /* Queues `policy.accepted`. LEDGER_E_NO_WORK: it does not wait. LEDGER_E_CONFLICT: it is another one. */
 int ledger_site_accept(Ledger *l, const char *digest, const char *actor);
 int ledger_site_get(Ledger *l, LedgerSite *ret);
+
+/* ---- space: is it low, and what was taken off the disk (ledger-space.c) ---- */
+
+/* Queues `space.low` or `space.back`, with that data, if it was otherwise when this was last called. */
+int ledger_space_see(Ledger *l, bool low, const json_t *data);
+
+typedef enum LedgerPart {
+        LEDGER_PART_BUNDLES,
+        LEDGER_PART_LOGS,
+        _LEDGER_PART_MAX,
+} LedgerPart;
+const char *ledger_part_name(LedgerPart part); /* "bundles", "logs" */
+
+typedef struct LedgerKept {
+        char item[ID_LENGTH + 1];
+        bool ended;
+        uint64_t changed_usec; /* CLOCK_REALTIME; when it ended, if it has */
+        bool pruned[_LEDGER_PART_MAX];
+} LedgerKept;
+
+/* Each item of which something may still be on disk, by its last change, oldest first. */
+typedef int (*LedgerKeptHandler)(const LedgerKept *item, void *userdata);
+int ledger_kept(Ledger *l, LedgerKeptHandler handler, void *userdata);
+
+typedef struct LedgerPrune {
+        char item[ID_LENGTH + 1];
+        LedgerPart part;
+        uint64_t bytes;
+        const char *why; /* "age", "quota", "asked" */
+} LedgerPrune;
+enum { LEDGER_PRUNE_MAX = 256 }; /* so many in one audit record */
+
+/* These are to go: all of them or none, with `space.pruned`. LEDGER_E_ILLEGAL: one has not ended, or is pruned already. Files
+ * may be removed once that is acknowledged; then ledger_prune_done(). */
+int ledger_prune(Ledger *l, const LedgerPrune *list, size_t n, const char *actor);
+/* One that is not done; LEDGER_E_NO_WORK if there is none. */
+int ledger_prune_next(Ledger *l, char ret_item[static ID_LENGTH + 1], LedgerPart *ret_part);
+int ledger_prune_done(Ledger *l, const char *item, LedgerPart part);
+/* When that was pruned (CLOCK_REALTIME); LEDGER_E_NOT_FOUND: it was not. */
+int ledger_pruned(Ledger *l, const char *item, LedgerPart part, uint64_t *ret_usec);
 
 /* ---- audit outbox ---- */
 

@@ -168,6 +168,8 @@ void node_environment(const Node *object, const char *key, const json_t **ret);
 
 /* A member "budget"; false: there is none, and *ret has no caps. */
 bool policy_read_budget(const Node *top, bool host, PolicyBudget *ret);
+/* host.json's member "space"; what it does not say stays as it is. */
+void policy_read_space(const Node *top, PolicySpace *ret);
 
 /* ---- the kinds; each reads o->document ---- */
 

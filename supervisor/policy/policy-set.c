@@ -185,6 +185,7 @@ int policy_new(Policy **ret) {
                 .max_runs = 3,
         };
         policy_budget_init(&p->host.budget);
+        policy_space_init(&p->host.space);
 
         *ret = TAKE_PTR(p);
         return 0;

@@ -251,8 +251,28 @@ const char *policy_digest(const Policy *p);
  * anything there. A folder that is not there has the digest of none. */
 int policy_site_digest(const char *folder, char ret[static HEX_SHA256_SIZE]);
 
+/* An amount of the disk: bytes, per cent of the whole file system, or both; 0: not said. */
+typedef struct PolicyAmount {
+        uint64_t bytes, percent;
+} PolicyAmount;
+
+/* What of the disk is for what; atop policy-space.c. */
+typedef struct PolicySpace {
+        PolicyAmount reserve; /* the larger of both stays free */
+        struct PolicySpaceLimit {
+                PolicyAmount max; /* the smaller of both */
+                uint64_t age_s;   /* 0: for ever */
+        } bundles, logs;
+        PolicyAmount scratch; /* of all microVMs' disks together */
+} PolicySpace;
+
+void policy_space_init(PolicySpace *ret); /* what holds where host.json says nothing */
+/* Of a file system of that many bytes; a maximum that was not said is UINT64_MAX, a reserve 0. */
+uint64_t policy_amount_largest(const PolicyAmount *a, uint64_t total);
+uint64_t policy_amount_smallest(const PolicyAmount *a, uint64_t total);
+
 /* host.json: {"accel": "auto"|"tcg"|"kvm", "resolvers": ["203.0.113.53"], "networks": ["203.0.113.0/24"],
- * "max_runs": 3, "strict": {"units": ["ssh.service"]}}. */
+ * "max_runs": 3, "strict": {"units": ["ssh.service"]}, "space": {"reserve": {"percent": 5}}}. */
 typedef struct HostConfig {
         const char *accel;
         const json_t *resolvers;  /* empty: those of /etc/resolv.conf */
@@ -261,6 +281,7 @@ typedef struct HostConfig {
         uint64_t max_runs;
         PolicyBudget budget;      /* of it, the month: over all runs of the host */
         const json_t *strict_units; /* which units of the host may send, in strict mode; NULL: it is off */
+        PolicySpace space;
 } HostConfig;
 /* Never NULL: with no host.json, or one with findings, the narrowest ("auto", no networks). */
 const HostConfig *policy_host(const Policy *p);

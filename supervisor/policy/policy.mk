@@ -19,6 +19,7 @@ LIB_SRCS += supervisor/policy/policy-load.c \
             supervisor/policy/policy-harness.c \
             supervisor/policy/policy-workflow.c \
             supervisor/policy/policy-site.c \
+            supervisor/policy/policy-space.c \
             supervisor/policy/policy-host.c
 UNIT_TESTS += test-policy-site test-policy-app test-policy-egress test-policy-live test-policy-load test-policy-schema
 FUZZERS += fuzz-policy fuzz-policy-path

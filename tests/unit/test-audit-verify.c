@@ -231,6 +231,9 @@ static void test_checkpoints(void **state) {
         sign(8, 3);
         check("3456789", AUDIT_GOOD, 0);     /* vacuumed, as the newest checkpoint says */
         check("456789", AUDIT_REMOVED, 3);
+        sign(8, 4);                          /* nothing new, and vacuumed once more */
+        check("456789", AUDIT_GOOD, 0);
+        check("56789", AUDIT_REMOVED, 4);
 }
 
 static void test_checkpoint_of_another_log(void **state) {

@@ -420,6 +420,60 @@ static void test_runs_and_usage(void **state) {
         assert_int_equal(ledger_show(l, "i999999999999", &show), LEDGER_E_NOT_FOUND);
 }
 
+static int prune(Ledger *l, const char *item, LedgerPart part) {
+        LedgerPrune p = { .part = part, .bytes = 7, .why = "age" };
+
+        (void) snprintf(p.item, sizeof(p.item), "%s", item);
+        return ledger_prune(l, &p, 1, "test");
+}
+
+static int count_kept(const LedgerKept *item, void *userdata) {
+        unsigned *n = userdata;
+
+        n[item->ended]++;
+        return 0;
+}
+
+/* What has ended may be pruned, once; nothing else, and what was pruned stays so. */
+static void test_pruned(void **state) {
+        _cleanup_(ledger_closep) Ledger *l = fresh();
+        unsigned kept[2] = {};
+        char item[ID_LENGTH + 1];
+        LedgerPart part;
+        uint64_t usec;
+        Db *db;
+
+        for (unsigned i = 1; i <= 2; i++)
+                assert_int_equal(submit(l, make_id('i', i), NULL), 0);
+        assert_int_equal(prune(l, "i000000000001", LEDGER_PART_BUNDLES), LEDGER_E_ILLEGAL);
+        assert_int_equal(prune(l, "i000000000009", LEDGER_PART_BUNDLES), LEDGER_E_ILLEGAL);
+        assert_int_equal(ledger_prune_next(l, item, &part), LEDGER_E_NO_WORK);
+
+        assert_int_equal(change(l, "i000000000001", ITEM_CANCELLED), 0);
+        assert_int_equal(ledger_kept(l, count_kept, kept), 0);
+        assert_true(kept[0] == 1 && kept[1] == 1);
+        assert_int_equal(prune(l, "i000000000001", LEDGER_PART_BUNDLES), 0);
+        assert_int_equal(prune(l, "i000000000001", LEDGER_PART_BUNDLES), LEDGER_E_ILLEGAL);
+        assert_int_equal(ledger_pruned(l, "i000000000001", LEDGER_PART_LOGS, &usec), LEDGER_E_NOT_FOUND);
+        assert_int_equal(prune(l, "i000000000001", LEDGER_PART_LOGS), 0);
+        assert_int_equal(ledger_pruned(l, "i000000000001", LEDGER_PART_LOGS, &usec), 0);
+        assert_true(usec > 0);
+        assert_int_equal(ledger_kept(l, count_kept, kept), 0);
+        assert_true(kept[0] == 2 && kept[1] == 1); /* nothing is left of the first */
+
+        assert_int_equal(ledger_prune_next(l, item, &part), 0);
+        assert_string_equal(item, "i000000000001");
+        assert_int_equal(ledger_prune_done(l, item, part), 0);
+        assert_int_equal(ledger_prune_next(l, item, &part), 0);
+        assert_int_equal(ledger_prune_done(l, item, part), 0);
+        assert_int_equal(ledger_prune_next(l, item, &part), LEDGER_E_NO_WORK);
+
+        assert_return_code(db_open(&db, path), 0);
+        assert_int_equal(db_exec(db, "DELETE FROM pruned"), -EPERM);
+        assert_int_equal(db_exec(db, "UPDATE pruned SET bytes = 0"), -EPERM);
+        db_close(db);
+}
+
 static void test_cost(void **state) {
         _cleanup_(ledger_closep) Ledger *l = fresh();
         json_t *rows[_LEDGER_COST_BY_MAX + 2] = {};
@@ -633,6 +687,7 @@ int main(void) {
                 cmocka_unit_test(test_verdict_is_for_one_commit),
                 cmocka_unit_test(test_source_and_duplicates),
                 cmocka_unit_test(test_runs_and_usage),
+                cmocka_unit_test(test_pruned),
                 cmocka_unit_test(test_cost),
                 cmocka_unit_test(test_effects),
                 cmocka_unit_test(test_rebind),

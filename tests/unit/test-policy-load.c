@@ -326,9 +326,50 @@ static const Case cases[] = {
         { "host.json", "{'strict': {'units': ['-.slice']}}", "/strict/units/0", "every unit" },
         { "host.json", "{'strict': {'units': ['anchorhold-runs.slice']}}", "/strict/units/0", "grants instead" },
         { "host.json", "{'strict': {'units': [], 'on': false}}", "/strict/on", "unknown key" },
+        { "host.json", "{'space': {'bundle': {}}}", "/space/bundle", "unknown key" },
+        { "host.json", "{'space': {'reserve': '1G'}}", "/space/reserve", "must be an object" },
+        { "host.json", "{'space': {'reserve': {}}}", "/space/reserve", "is no reserve" },
+        { "host.json", "{'space': {'reserve': {'age': '1d'}}}", "/space/reserve/age", "unknown key" },
+        { "host.json", "{'space': {'reserve': {'percent': 101}}}", "/space/reserve/percent", "between 0 and 100" },
+        { "host.json", "{'space': {'bundles': {'size': 1073741824}}}", "/space/bundles/size", "size with a unit" },
+        { "host.json", "{'space': {'bundles': {'size': '0B'}}}", "/space/bundles/size", "between 1B and 1024T" },
+        { "host.json", "{'space': {'logs': {'age': '0s'}}}", "/space/logs/age", "between 1s and 36500d" },
+        { "host.json", "{'space': {'scratch': {'percent': 0}}}", "/space/scratch/percent", "between 1 and 100" },
         { "authority.json", "{'submit': {'groups': ['a b']}}", "/submit/groups/0", "name of a group" },
         { "authority.json", "{'submit': {'users': []}}", "/submit/users", "unknown key" },
 };
+
+/* What is left out of "space" is as the vendor has it, also in the vendor's own file; what is there says all about its kind. */
+static void test_space(void **state) {
+        static const uint64_t gib = UINT64_C(1) << 30;
+        _cleanup_(policy_freep) Policy *p = NULL;
+        const PolicySpace *space;
+        PolicySpace vendor;
+        char *reason = NULL;
+        Tree t;
+
+        policy_space_init(&vendor);
+        tree_new(&t);
+        tree_add_vendor(&t);
+        assert_int_equal(policy_load_host(&p, t.root, &reason), 0);
+        assert_memory_equal(&policy_host(p)->space, &vendor, sizeof(vendor));
+        p = policy_free(p);
+
+        tree_put(&t, "etc/anchorhold/host.json", "{\"space\": {\"bundles\": {\"size\": \"8G\"}, \"logs\": {}, \"scratch\": {\"percent\": 50, \"size\": \"6G\"}}}");
+        assert_int_equal(policy_load_host(&p, t.root, &reason), 0);
+        space = &policy_host(p)->space;
+        assert_memory_equal(&space->reserve, &vendor.reserve, sizeof(vendor.reserve));
+        assert_int_equal(space->bundles.age_s, 0);
+        assert_int_equal(policy_amount_smallest(&space->bundles.max, 10 * gib), 8 * gib);
+        assert_true(policy_amount_smallest(&space->logs.max, 10 * gib) == UINT64_MAX);
+
+        /* a maximum is the smaller of both, a reserve the larger */
+        assert_int_equal(policy_amount_smallest(&space->scratch, 10 * gib), 5 * gib);
+        assert_int_equal(policy_amount_smallest(&space->scratch, 100 * gib), 6 * gib);
+        assert_int_equal(policy_amount_largest(&space->reserve, 10 * gib), gib);
+        assert_int_equal(policy_amount_largest(&space->reserve, 100 * gib), 5 * gib);
+        tree_free(&t);
+}
 
 /* What cannot be read as a whole is no configuration; least of all one that says "off". */
 static void test_host_alone(void **state) {
@@ -559,6 +600,7 @@ int main(void) {
                 cmocka_unit_test_setup_teardown(test_vendor, setup, teardown),
                 cmocka_unit_test_setup_teardown(test_empty, setup, teardown),
                 cmocka_unit_test_setup_teardown(test_override, setup, teardown),
+                cmocka_unit_test(test_space),
                 cmocka_unit_test(test_host_alone),
                 cmocka_unit_test(test_findings),
                 cmocka_unit_test_setup_teardown(test_all_findings, setup, teardown),
