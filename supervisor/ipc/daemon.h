@@ -10,3 +10,7 @@ int daemon_event_new(sd_event **ret);
 
 /* READY=1, then the loop until it ends, then STOPPING=1. Negative errno, logged. */
 int daemon_serve(sd_event *event);
+
+/* What main() returns for what became of the program. One that ended because the disk is full takes its time: systemd starts it again at once, and
+ * after twenty times a minute not any more, but it is to come back when there is space again. */
+int daemon_exit_status(int r);

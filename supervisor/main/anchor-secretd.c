@@ -46,5 +46,5 @@ int main(int argc, char *argv[]) {
                 return 2;
         }
 
-        return run() < 0 ? EXIT_FAILURE : EXIT_SUCCESS;
+        return daemon_exit_status(run());
 }

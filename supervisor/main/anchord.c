@@ -38,5 +38,5 @@ static int run(void) {
 int main(int argc, char *argv[]) {
         log_init("anchord");
 
-        return run() < 0 ? EXIT_FAILURE : EXIT_SUCCESS;
+        return daemon_exit_status(run());
 }

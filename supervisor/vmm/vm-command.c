@@ -104,7 +104,8 @@ static void add_disk(Argv *a, const char *serial, int fd, bool read_only) {
         add(a, "driver=raw,node-name=%s,read-only=%s,discard=unmap,file.driver=file,file.filename=/dev/fdset/%d,"
                "file.locking=off,file.aio=threads,cache.no-flush=on", serial, read_only ? "on" : "off", fd);
         add(a, "-device");
-        add(a, "virtio-blk-device,drive=%s,serial=%s", serial, serial);
+        /* A full disk of the host is an error in the guest, too: by default QEMU would stop the machine, and nobody would start it again. */
+        add(a, "virtio-blk-device,drive=%s,serial=%s%s", serial, serial, read_only ? "" : ",werror=report,rerror=report");
 }
 
 static void add_channels(Argv *a, const VmParts *parts) {
