@@ -101,6 +101,16 @@ static int on_list(IpcCall *call, json_t *params, void *userdata) {
         return ipc_call_reply(call, l.held ? json_pack("{s:o, s:o*}", "item", l.held, "truncated", l.truncated ? json_true() : NULL) : json_object());
 }
 
+/* An item that nothing more is done for waits for no enforcer. */
+static bool may_still_wait(const char *state) {
+        static const char *const states[] = { "queued", "leased", "running", "verifying" };
+
+        for (size_t i = 0; i < ELEMENTSOF(states); i++)
+                if (state && strcmp(state, states[i]) == 0)
+                        return true;
+        return false;
+}
+
 static int on_show(IpcCall *call, json_t *params, void *userdata) {
         Manager *m = userdata;
         const char *item = item_parameter(call, params), *reason = NULL;
@@ -125,7 +135,7 @@ static int on_show(IpcCall *call, json_t *params, void *userdata) {
         budget = budget_of_item(m, item, operator_get(object, "workflow"));
         if (json_object_size(budget) > 0)
                 (void) json_object_set(object, "budget", budget);
-        if (!enforcers_ok(m, &reason))
+        if (may_still_wait(operator_get(object, "state")) && !enforcers_ok(m, &reason))
                 (void) json_object_set_new(object, "enforcers", json_string(reason));
         if (m->space.reason[0] && strcmp(operator_get(object, "state") ?: "", item_state_name(ITEM_QUEUED)) == 0)
                 (void) json_object_set_new(object, "space", json_string(m->space.reason));

@@ -5,8 +5,8 @@
  * identified. The record keeps both: ACTOR is what the source says, SOURCE what the kernel says.
  *
  * A source that loses an answer may send the same again: it gives each event that it would a key, and the second is no second record. The key is weighed
- * together with everything else that the request says, so that a key which is used twice for different things hides nothing. Units of runs give
- * none: their sources are without number, and what is remembered of each has a bound of its own.
+ * together with everything else that the request says, so that a key which is used twice for different things hides nothing. Of a run's units only
+ * anchor-run gives one; as their sources are without number, what is remembered of them has one bound for all.
  */
 #include "audit/audit-request.h"
 
@@ -77,8 +77,8 @@ static const char *request_denied(AuditRequest *q, const Peer *peer, const char 
                 /* whose run that is, it cannot say: a reader takes the runs of an item from such records */
                 if (q->item)
                         return "A unit of a run names no item.";
-                if (q->key)
-                        return "A unit of a run gives no key.";
+                if (q->key && !(peer->roles & PEER_RUN))
+                        return "This unit of a run gives no key.";
                 q->run = peer->run;
         }
 

@@ -59,6 +59,7 @@ struct Pending {
         IpcCall *call;        /* ref; NULL for an event of our own */
         bool ping;
         char identity[HEX_SHA256_SIZE]; /* of one that may be sent again; "": it is not */
+        const char *pool;     /* a literal: whose it counts as among those; NULL: its source's */
         AuditHead told;       /* where it is, if it was sent again; seq 0: it was not */
         size_t size;          /* about as much as the record will take in the queue */
 };
@@ -179,6 +180,7 @@ static int on_append(IpcCall *call, json_t *params, void *userdata) {
         r = q.key ? audit_request_identity(&q, source, p->identity) : 0;
         if (r < 0)
                 return r;
+        p->pool = ipc_call_peer(call)->roles & AUDIT_RUN_ROLES ? "units of runs" : NULL;
 
         p->call = ipc_call_ref(call);
         p->size = strlen(q.canonical) + RECORD_EXTRA;
@@ -289,7 +291,7 @@ static int server_write(AuditServer *s, Pending *p) {
         r = audit_outbox_append(s->outbox, &p->record);
         if (r < 0 || !p->identity[0])
                 return r;
-        return audit_outbox_tell(s->outbox, p->identity, p->record.value[AUDIT_SOURCE]);
+        return audit_outbox_tell(s->outbox, p->identity, p->pool ?: p->record.value[AUDIT_SOURCE]);
 }
 
 static int server_write_group(AuditServer *s, Pending *group) {

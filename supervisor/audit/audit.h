@@ -28,7 +28,7 @@ int audit_append(AuditClient *c, const char *event, const char *run, const char 
                  json_t *data, AuditDone done, void *userdata);
 
 /* The same for an event that is sent again until it is recorded: with the same key (at most 64 printable ASCII characters, and never that of another
- * event) and the same words it is recorded once, also if auditd wrote it and its answer was lost. Of the daemons; units of runs are refused. */
+ * event) and the same words it is recorded once, also if auditd wrote it and its answer was lost. For the daemons and anchor-run; other units of runs are refused. */
 int audit_append_once(AuditClient *c, const char *key, const char *event, const char *run, const char *item, const char *actor,
                       json_t *data, AuditDone done, void *userdata);
 

@@ -44,6 +44,8 @@ static void print_report(Ctl *ctl, const AuditVerifyReport *v) {
                 (void) fprintf(ctl->out, "       from: %s\n         to: %s\n", v->first_time, v->last_time);
         if (v->resent > 0)
                 (void) fprintf(ctl->out, "     resent: %" PRIu64 ", identical\n", v->resent);
+        if (v->finding != AUDIT_GOOD)
+                return; /* it stopped there: what it would have compared it did not */
         if (v->checkpoints_checked)
                 (void) fprintf(ctl->out, "checkpoints: %" PRIu64 " compared\n", v->checkpoints);
         else

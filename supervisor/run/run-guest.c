@@ -234,13 +234,10 @@ static void step_on_audited(int k, void *userdata) {
 
 void run_step_audit(Run *r) {
         const RunStep *s = run_plan_next(&r->plan);
-        int k;
 
-        k = audit_append(r->audit, "run.step", NULL, NULL, NULL,
-                         json_pack("{s:s, s:s, s:s, s:i}", "step", s->name, "kind", run_step_kind_name(s->kind), "state", "started",
-                                   "round", (int) r->plan.round), step_on_audited, r);
-        if (k < 0)
-                step_on_audited(k, r);
+        run_record(r, &r->step_record, "run.step",
+                   json_pack("{s:s, s:s, s:s, s:i}", "step", s->name, "kind", run_step_kind_name(s->kind), "state", "started",
+                             "round", (int) r->plan.round), step_on_audited);
 }
 
 void run_step_files(Run *r) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 #pragma once
 
-/* Shared by run.c (what happens when), run-boot.c (the microVM's start) and run-guest.c (what is done in it). */
+/* Shared by run.c (what happens when), run-boot.c (the microVM's start), run-guest.c (what is done in it) and run-record.c (what must be on record first). */
 
 #include "audit/audit.h"
 #include "run/run-calls.h"
@@ -15,6 +15,7 @@
 
 #define RUN_REPOSITORY "/workspace/repo"
 #define RUN_SEED "/workspace/seed.bundle"
+#define RUN_AUDIT_PATIENCE_USEC (60ULL * 1000 * 1000)
 
 /* In this order; each is entered once, but for the steps', which repeat, and any may go to STAGE_VERDICT. */
 typedef enum RunStage {
@@ -38,6 +39,18 @@ typedef enum RunStage {
         STAGE_DONE,
 } RunStage;
 
+/* A record that must be there before the run goes on. */
+typedef struct RunRecord {
+        Run *run;                     /* borrowed */
+        const char *event;            /* a literal */
+        json_t *data;                 /* owned */
+        AuditDone done;
+        char key[64];
+        bool said;                    /* that it is waited for */
+        uint64_t until;               /* CLOCK_BOOTTIME */
+        sd_event_source *timer;       /* ref */
+} RunRecord;
+
 struct Run {
         sd_event *event;              /* ref */
         char *id;                     /* owned; so are the next three */
@@ -46,6 +59,9 @@ struct Run {
         const char *ca_pem;           /* borrowed from it; NULL: none */
         RunCalls *calls;              /* owned */
         AuditClient *audit;           /* owned */
+        RunRecord step_record, verdict_record; /* the run may end while a step waits for its own */
+        unsigned n_records;
+        uint64_t audit_patience_usec;
         RunOutput *output;            /* owned */
         RunStage stage;
         sd_event_source *turn;        /* ref; defer: does what a handler must not do itself */
@@ -103,6 +119,13 @@ void run_event(Run *r, const char *kind, json_t *data); /* takes data over */
 void run_schedule(Run *r);
 
 #define RUN_OVER_BUDGET "over budget"
+
+/* run-record.c */
+
+/* Records an event, which takes `data` over, for as long as that takes: `done` gets the run, and 0 when it is durable; negative errno when auditd refuses it or
+ * does not answer within the run's patience. */
+void run_record(Run *r, RunRecord *p, const char *event, json_t *data, AuditDone done);
+void run_record_done(RunRecord *p);
 
 /* run-boot.c */
 int run_boot_connect(Run *r);

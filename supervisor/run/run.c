@@ -109,12 +109,7 @@ static void run_on_verdict(int k, void *userdata) {
 }
 
 static void run_verdict(Run *r) {
-        json_t *data = json_pack("{s:s, s:s}", "outcome", r->outcome, "reason", r->reason);
-        int k;
-
-        k = audit_append(r->audit, "run.verdict", NULL, NULL, NULL, data, run_on_verdict, r);
-        if (k < 0)
-                run_on_verdict(k, r);
+        run_record(r, &r->verdict_record, "run.verdict", json_pack("{s:s, s:s}", "outcome", r->outcome, "reason", r->reason), run_on_verdict);
 }
 
 static void run_on_finished(RunCalls *calls, IpcClient *client, const char *error, json_t *params, void *userdata) {
@@ -353,6 +348,8 @@ Run *run_free(Run *r) {
         r->output = run_output_free(r->output);
         r->calls = run_calls_free(r->calls);
         r->audit = audit_client_free(r->audit);
+        run_record_done(&r->step_record);
+        run_record_done(&r->verdict_record);
         r->channel_fd = fd_close(r->channel_fd);
         r->seed = fd_close(r->seed);
         r->result = fd_close(r->result);
@@ -380,6 +377,7 @@ int run_new(Run **ret, sd_event *event, const RunConfig *config) {
         r->event = sd_event_ref(event);
         r->channel_fd = r->seed = r->result = -1;
         r->last_status = -1;
+        r->audit_patience_usec = config->audit_patience_usec ?: RUN_AUDIT_PATIENCE_USEC;
         r->id = strdup(config->id);
         r->channel = strdup(config->channel);
         r->qmp_path = strdup(config->qmp);

@@ -146,7 +146,7 @@ def test_anchor_run_killed(host, runs):
     assert_gone(host, victim.run)
 
 
-@pytest.mark.parametrize("unit", ["anchor-secretd", "anchor-inject@RUN", "anchor-proxy@RUN", "anchor-egressd", "anchor-auditd", "anchord"])
+@pytest.mark.parametrize("unit", ["anchor-secretd", "anchor-inject@RUN", "anchor-proxy@RUN", "anchor-netlog@RUN", "anchor-egressd", "anchor-auditd", "anchord"])
 def test_killed_and_the_run_goes_on(host, live, unit):
     unit = unit.replace("RUN", live.run) + ".service"
     old = host.property(unit, "MainPID")
@@ -175,6 +175,25 @@ def test_each_line_is_told_once(host, before):
     expected = [f"n {i}" for i in range(200)]
     assert writer.said("^n ") == expected
     assert [line for line in host.anchorctl("logs", writer.item).stdout.splitlines() if line.startswith("n ")] == expected
+
+
+@pytest.mark.parametrize("script, at", [("echo over", "booting"), ("echo up; sleep 5; echo over", "up")], ids=["a step is due", "the verdict is due"])
+def test_a_run_waits_for_the_record(host, before, script, at):
+    """auditd answers nobody just then: the run waits and says so, and each is on record once."""
+    waiting = Live(host, "exec", script)
+    waiting.await_line(at)
+    host.systemctl("kill", "--signal=STOP", "anchor-auditd.service")
+    try:
+        wait_for(lambda: [note for note in waiting.show()["notes"] if note["kind"] == "audit-waits"], 40)
+        assert bool(waiting.said("^over$")) == (at == "up")
+    finally:
+        host.systemctl("kill", "--signal=CONT", "anchor-auditd.service")
+    shown = waiting.ended(60)
+    assert (shown["state"], len(shown["runs"])) == ("closed", 1), shown["reason"]
+    records = host.run(f"journalctl --namespace=anchorhold -o json ANCHORHOLD_RUN={shown['runs'][0]['id']}").stdout.splitlines()
+    events = [json.loads(line)["ANCHORHOLD_EVENT"] for line in records]
+    assert (events.count("run.step"), events.count("run.verdict"), events.count("run.finished")) == (2, 1, 1), events
+    assert_as_before(host, before)
 
 
 STOP = {"stopped": lambda host, name: host.stop_daemon(name),

@@ -30,6 +30,7 @@ typedef struct World World;
 struct World {
         sd_event *event;
         FakeAuditd auditd;
+        uint64_t auditd_patience_usec;
         IpcServer *api;
         Run *run;
 
@@ -377,7 +378,8 @@ static inline int too_long(sd_event_source *s, uint64_t usec, void *userdata) {
 
 /* The whole run; what the process would return. */
 static inline int drive(World *w) {
-        const RunConfig config = { .id = RUN, .channel = CHANNEL_SOCKET, .qmp = QMP_SOCKET, .api = API_SOCKET, .credentials = "/run/credentials" };
+        const RunConfig config = { .id = RUN, .channel = CHANNEL_SOCKET, .qmp = QMP_SOCKET, .api = API_SOCKET, .credentials = "/run/credentials",
+                                   .audit_patience_usec = w->auditd_patience_usec ?: 1200 * 1000 };
 
         assert_true(sd_event_add_time_relative(w->event, NULL, CLOCK_MONOTONIC, 8000000, 0, too_long, NULL) >= 0);
         assert_int_equal(run_new(&w->run, w->event, &config), 0);

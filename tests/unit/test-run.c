@@ -262,6 +262,35 @@ static void test_verdict_unrecorded(void **state) {
         assert_finish(w, "error", "verdict could not be recorded");
 }
 
+static unsigned n_refused;
+
+/* Refuses each event twice, then takes it. */
+static void refuse_twice(const char *event, void *userdata) {
+        World *w = userdata;
+
+        w->auditd.refuses = n_refused++ % 3 < 2 ? event : NULL;
+}
+
+/* auditd is away for a while, before a step as well as before the verdict: the run waits, and says so. */
+static void test_auditd_away(void **state) {
+        World *w = *state;
+        size_t n = 0;
+
+        n_refused = 0;
+        w->auditd.on_append = refuse_twice;
+        w->auditd.userdata = w;
+        w->auditd_patience_usec = 6000000;
+        w->spec = parse(HEAD(LIMITS) EXEC);
+        w->exec = exec_good;
+        assert_int_equal(drive(w), 0);
+        assert_finish(w, "ok", "");
+        assert_true(has(w->calls, "audit-waits"));
+        for (const char *at = w->auditd.records; (at = strstr(at, "\"state\":\"started\"")); at++)
+                n++;
+        assert_int_equal(n, 1);
+        assert_true(has(w->auditd.records, "\"event\":\"run.verdict\",\"key\":\"" RUN "-1\""));
+}
+
 /* anchord restarts: what it did not take comes again, once, in order. */
 static void test_anchord_away(void **state) {
         World *w = *state;
@@ -319,6 +348,7 @@ int main(void) {
                 cmocka_unit_test_setup_teardown(test_guest_error, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_step_unrecorded, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_verdict_unrecorded, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_auditd_away, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_anchord_away, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_no_run, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_wrong_spec, set_up, tear_down),
