@@ -113,12 +113,27 @@ def test_the_runs_disks_do_not_have_the_key(using):
 
 
 def test_host_files_do_not_have_the_key(host, using):
-    """Everything below /var and /run but credentials' own mounts; command lines and environments."""
-    found = host.run(["grep", "-rlaF", "--devices=skip", "-e", REAL.decode(), "/var", "/run"], check=False, timeout=120).stdout.split()
-    assert {path for path in found if not path.startswith("/run/credentials/")} == set()
-    for part in ("cmdline", "environ"):
-        texts = {pid: (pathlib.Path("/proc") / pid / part).read_bytes() for pid in processes(host)}
-        assert len(texts) > 10 and not [pid for pid, text in texts.items() if REAL in text]
+    """Everything below /var and /run but credentials' own mounts. The control: the same search finds the sentinel in the run's
+    output, which is kept, and in a file that was put into each of the two trees."""
+    planted = {"/var/lib/planted-by-test", "/run/planted-by-test"}
+    try:
+        for path in planted:
+            host.write(path, using.sentinel, mode=0o600)
+        lines = host.run(["grep", "-roaFZ", "--devices=skip", "-e", REAL.decode(), "-e", using.sentinel.decode(), "/var", "/run"],
+                         check=False, timeout=120).stdout.splitlines()
+    finally:
+        host.run(["rm", "-f", *planted])
+    found = {tuple(line.split("\0")) for line in lines}
+    with_sentinel = {path for path, what in found if what == using.sentinel.decode()}
+    assert planted < with_sentinel and any(path.startswith("/var/lib/anchorhold/items/") for path in with_sentinel), with_sentinel
+    assert {path for path, what in found if what == REAL.decode() and not path.startswith("/run/credentials/")} == set()
+
+
+@pytest.mark.parametrize("part, control", [("cmdline", "anchor-run\0{run}\0"), ("environ", "INVOCATION_ID=")])
+def test_command_lines_and_environments_do_not_have_the_key(host, using, part, control):
+    texts = {pid: (pathlib.Path("/proc") / pid / part).read_bytes() for pid in processes(host)}
+    assert [pid for pid, text in texts.items() if control.format(run=using.run).encode() in text]
+    assert len(texts) > 10 and not [pid for pid, text in texts.items() if REAL in text]
 
 
 def exit_code(host, unit, since):
