@@ -168,15 +168,35 @@ def test_forged_request_gets_nothing(host, living):
                              ("anchor-secretd.service", "inject"), ("x", "y/z")):
         done = host.run(["perl", "/run/forge.pl", unit, credential], check=False)
         assert done.stdout.strip() == "0", done.stderr
-    # a unit of the run itself may not have what another of its units gets
-    done = host.run(["systemd-run", "--quiet", "--wait", "--pipe", f"--slice=anchorhold-runs-{living.run}.slice",
-                     f"--unit=anchor-vm@{living.run}-x.service", "perl", "/run/forge.pl", f"anchor-vm@{living.run}-x.service", "inject"],
-                    check=False)
-    assert done.stdout.strip() in ("0", "")
+    # nor does a unit that is in the run's slice, but none of the run's
+    unit = f"anchor-forge-{living.run}.service"
+    for claimed in (unit, f"anchor-inject@{living.run}.service"):
+        done = host.run(["systemd-run", "--quiet", "--wait", "--pipe", "--collect", f"--slice=anchorhold-runs-{living.run}.slice", f"--unit={unit}",
+                         "sh", "-c", 'grep ^0:: /proc/self/cgroup; perl /run/forge.pl "$@"', "sh", claimed, "inject"])
+        where, got = done.stdout.splitlines()
+        assert where.endswith(f"/anchorhold-runs-{living.run}.slice/{unit}") and got == "0", done.stdout + done.stderr
     denied = [json.loads(line) for line in host.run(
         ["journalctl", "--namespace=anchorhold", "--no-pager", "-o", "json", "ANCHORHOLD_EVENT=secret.denied"]).stdout.splitlines()]
     assert len(denied) >= 4
     assert any("anchor-inject@" in json.loads(d["ANCHORHOLD_DATA"])["claimed"] for d in denied)
+
+
+def test_a_unit_of_the_run_gets_no_other_units_credential(host, living):
+    """As root in the cgroup of one of its units, which is all that PID 1's own request has. The control: in inject's, what inject gets."""
+    host.write("/run/forge.pl", FORGE)
+    inject = f"anchor-inject@{living.run}.service"
+
+    def asked(place, claimed, credential):
+        group = host.property(place, "ControlGroup")
+        assert group.endswith(f"/{place}"), group
+        return host.run(f"echo $$ >/sys/fs/cgroup{group}/cgroup.procs && exec perl /run/forge.pl {claimed} {credential}").stdout.strip()
+
+    assert int(asked(inject, inject, "inject")) > 0
+    for kind in ("vm", "proxy", "run"):
+        place = f"anchor-{kind}@{living.run}.service"
+        assert asked(place, place, "inject") == "0"
+        assert asked(place, inject, "inject") == "0"
+    assert asked(inject, inject, "guest") == "0"
 
 
 def test_others_cannot_connect(host, living):
