@@ -45,19 +45,49 @@ def test_listed_units(host, unit):
         clean_up(host)
 
 
-@pytest.mark.parametrize("unit", [
+OTHERS = [
     "debug-shell.service", "anchord.service", "anchor-egressd.service", "anchor-auditd.socket", "anchorhold-runs.slice",
     "anchor-publish@r00000000test.service", "anchor-other@r00000000test.service", "anchor-run@x.service", "anchor-run@r00000000tes.service",
     "anchor-run@r00000000TEST.service", "anchor-run@r0000000-test.service", "anchor-run@r00000000test.timer", "anchor-net@r00000000test.socket",
     "anchorhold-runs-r00000000test-x.slice", "xanchor-run@r00000000test.service", "anchor-run@r00000000test.service.service",
-])
+]
+DAEMONS = OTHERS[1:5]                                       # they are there already; the others get a stand-in
+STAND_INS = {"service": "[Service]\nExecStart=/bin/sleep infinity\n", "timer": "[Timer]\nOnActiveSec=1d\n",
+             "socket": "[Socket]\nListenStream=/run/stand-in.sock\n", "slice": "[Slice]\n"}
+
+
+@pytest.mark.parametrize("unit", OTHERS)
 def test_other_units(host, unit):
     for member in ("StartUnit", "StopUnit"):
         assert_refused(manager(host, member, "ss", unit, "replace"))
-    before = host.systemctl("show", "-p", "NRestarts", "-p", "InvocationID", unit, check=False).stdout
-    done = manager(host, "KillUnit", "ssi", unit, "all", "9")
-    assert done.returncode
-    assert host.systemctl("show", "-p", "NRestarts", "-p", "InvocationID", unit, check=False).stdout == before
+
+
+@pytest.fixture(scope="module")
+def others(host):
+    """All of them, active: systemd says of a unit that it has not loaded just that, and asks nobody."""
+    files = [f"/run/systemd/system/{unit}" for unit in OTHERS if unit not in DAEMONS]
+    for path in files:
+        host.write(path, STAND_INS[path.rpartition(".")[2]])
+    host.systemctl("daemon-reload")
+    host.systemctl("start", *OTHERS)
+    yield
+    host.systemctl("stop", *(unit for unit in OTHERS if unit not in DAEMONS), f"anchorhold-runs-{RUN}.slice")
+    host.run(["rm", *files, "/run/stand-in.sock"])
+    host.systemctl("daemon-reload")
+
+
+@pytest.mark.parametrize("unit", OTHERS)
+def test_other_units_are_neither_killed_nor_reset(host, others, unit):
+    state = ["show", "-p", "ActiveState", "-p", "MainPID", "-p", "NRestarts", "-p", "InvocationID", unit]
+    before = host.systemctl(*state).stdout
+    assert "ActiveState=active" in before
+    assert_refused(manager(host, "KillUnit", "ssi", unit, "all", "9"))
+    assert_refused(manager(host, "ResetFailedUnit", "s", unit))
+    assert host.systemctl(*state).stdout == before
+    # the control: root can, with a signal that ends nothing (a timer has no process)
+    control = manager(host, "KillUnit", "ssi", unit, "all", "18", user="root")
+    assert "not support" in control.stderr if unit.endswith(".timer") else control.returncode == 0, control.stderr
+    assert manager(host, "ResetFailedUnit", "s", unit, user="root").returncode == 0
 
 
 TRANSIENT = ("ssa(sv)a(sa(sv))", f"anchor-run@{RUN}.service", "fail", "2", "Type", "s", "oneshot",
