@@ -349,8 +349,9 @@ def test_leaves_nothing(host, check, repo):
 
 # ---- the real unit, under the real anchord ----
 
-SUBMODULE = "submodule"
 GOOD = "good"
+# What is refused, and what the reason says of it.
+BAD = {"submodule": "is a submodule", "extra-reference": "nobody asked for", "dot-git": "hasDotgit"}
 
 
 @pytest.fixture(scope="module")
@@ -358,17 +359,22 @@ def real(tmp_path_factory):
     """A boot in which anchor-run@ is a script that hands in a bundle made here, and everything else is real."""
     folder = tmp_path_factory.mktemp("repo")
     repo = Repo(folder)
-    commits = {GOOD: good(repo), SUBMODULE: repo.commit(repo.tree(("160000", "sub", repo.base)))}
+    commits = {GOOD: good(repo), "submodule": repo.commit(repo.tree(("160000", "sub", repo.base)))}
+    config = repo.bare_tree(("100644", "config", repo.blob(b"[core]\n\tfsmonitor = /bin/sh\n")))
+    made = {name: repo.bundle(commit) for name, commit in commits.items()}
+    made["extra-reference"] = repo.bundle(commits[GOOD], extra=[(commits[GOOD], "refs/heads/main")])
+    made["dot-git"] = repo.bundle(repo.commit(repo.tree(("40000", ".GIT", config))))
+    assert made.keys() == {GOOD, *BAD}
 
     etc = supervisor.make_etc(tmp_path_factory.mktemp("etc"))
     (etc / "systemd/system/anchor-import@.service").unlink()
     bundles = etc / "stand-in" / "bundles"
     bundles.mkdir()
-    for name, commit in commits.items():
-        (bundles / name).write_bytes(repo.bundle(commit))
+    for name, bundle in made.items():
+        (bundles / name).write_bytes(bundle)
     script = (etc / "stand-in/run").read_text()
     assert "        verify)" in script
-    (etc / "stand-in/run").write_text(script.replace("        verify)", f'        {GOOD}|{SUBMODULE}) finish ok "" 0 "/etc/stand-in/bundles/$scenario" ;;\n        verify)'))
+    (etc / "stand-in/run").write_text(script.replace("        verify)", f'        {"|".join(made)}) finish ok "" 0 "/etc/stand-in/bundles/$scenario" ;;\n        verify)'))
 
     booted = hosting.start_boot(f"check-{os.getpid()}-import", "--fresh", "--etc", etc)
     try:
@@ -401,10 +407,12 @@ def test_unit_accepts(real):
     supervisor.assert_nothing_left(booted)
 
 
-def test_unit_rejects(real):
+@pytest.mark.parametrize("name", BAD)
+def test_unit_rejects(real, name):
     booted, repo, _ = real
-    shown = submitted(booted, repo, SUBMODULE)
-    assert shown["state"] == "exhausted" and "is a submodule" in shown["reason"], json.dumps(shown, indent=1)
+    shown = submitted(booted, repo, name)
+    assert shown["state"] == "exhausted" and BAD[name] in shown["reason"], json.dumps(shown, indent=1)
     rejected = events(booted, shown["runs"][0]["id"], "import.rejected")
-    assert len(rejected) == 1 and "is a submodule" in rejected[0]["reason"]
+    assert len(rejected) == 1 and BAD[name] in rejected[0]["reason"]
+    assert [run["stage"] for run in shown["runs"]] == ["work"] and shown["result_commit"] is None
     supervisor.assert_nothing_left(booted)
