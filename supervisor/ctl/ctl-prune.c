@@ -54,11 +54,10 @@ static void print_part(Ctl *ctl, const json_t *part, bool dry_run) {
 
 CtlExit ctl_verb_prune(Ctl *ctl) {
         _cleanup_json_ json_t *reply = NULL, *params = json_pack("{s:b}", "dry_run", ctl->o.dry_run);
-        const json_t *part, *space;
+        const json_t *parts, *space;
         char low[CTL_TEXT_SIZE], reserve[CTL_TEXT_SIZE];
         uint64_t age_s;
         CtlExit r;
-        size_t i;
 
         if (ctl->o.age && policy_parse_duration(ctl->o.age, &age_s) < 0)
                 return ctl_usage(ctl, "--age= takes a time as \"7d\" or \"12h\", not \"%s\".", ctl->o.age);
@@ -76,8 +75,9 @@ CtlExit ctl_verb_prune(Ctl *ctl) {
                 return r;
         if (json_array_size(json_object_get(reply, "items")) > 0)
                 (void) fputc('\n', ctl->out);
-        json_array_foreach(json_object_get(reply, "parts"), i, part)
-                print_part(ctl, part, ctl->o.dry_run);
+        parts = json_object_get(reply, "parts");
+        for (size_t i = 0; i < json_array_size(parts); i++)
+                print_part(ctl, json_array_get(parts, i), ctl->o.dry_run);
         space = json_object_get(reply, "space");
         (void) fprintf(ctl->out, "%s free, %s kept in reserve\n", format_size(number(space, "free"), low), format_size(number(space, "reserve"), reserve));
         return CTL_OK;

@@ -155,6 +155,7 @@ static void exchange_on_cleared(int r, const Refusal *refusal, void *userdata) {
 }
 
 int exchange_decide(Exchange *x) {
+        EgressWithin within = {};
         uint64_t carries = request_carried(&x->request);
         Refusal refusal;
         int r;
@@ -167,7 +168,8 @@ int exchange_decide(Exchange *x) {
         if (r < 0)
                 return r;
 
-        r = request_clear(&x->request, x->origin ? &(EgressWithin) { .grant = x->grant } : NULL, x->covered, exchange_on_granted, exchange_on_cleared, x, &refusal);
+        within.grant = x->grant;
+        r = request_clear(&x->request, x->origin ? &within : NULL, x->covered, exchange_on_granted, exchange_on_cleared, x, &refusal);
         if (r == REQUEST_E_REFUSED)
                 return exchange_refuse_as(x, &refusal);
         if (r == REQUEST_E_CLEARED)

@@ -528,7 +528,7 @@ size_t masker_last(const Masker *m) {
 
 /* What is held is one run, of which a view may go on a little behind its beginning. */
 int masker_has_pending(Masker *m, size_t *ret_number) {
-        size_t size = buffer_size(&m->held);
+        size_t size = buffer_size(&m->held), n_tracks;
         Track tracks[_MASK_VIEWS];
         Match match;
         int r;
@@ -539,7 +539,8 @@ int masker_has_pending(Masker *m, size_t *ret_number) {
         if (r < 0)
                 return r;
 
-        search(m, tracks, read_tracks(m, buffer_data(&m->held), 0, size, true, m->ahead, tracks), size, &match);
+        n_tracks = read_tracks(m, buffer_data(&m->held), 0, size, true, m->ahead, tracks);
+        search(m, tracks, n_tracks, size, &match);
         if (!match.needle)
                 return 0;
         *ret_number = (size_t) (match.needle - m->needles);

@@ -249,7 +249,7 @@ static int load_one(TokenList *l, const char *id) {
 static void put_aside(TokenList *l, const char *id) {
         char name[ID_LENGTH + sizeof(ASIDE)];
 
-        (void) snprintf(name, sizeof(name), "%s" ASIDE, id);
+        (void) snprintf(name, sizeof(name), "%.*s" ASIDE, ID_LENGTH, id);
         if (renameat(l->fd, id, l->fd, name) < 0)
                 log_warning_errno(-errno, "token %s cannot be put aside", id);
 }
