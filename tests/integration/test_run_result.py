@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Whole runs with real agents: what gets to review, and what only claims that it should."""
 
+import re
 import subprocess
 
 import pytest
 from host import REPOSITORY
+from waiting import wait_for
 
+UUID = re.compile(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
 TASK = "The test suite of this repository fails. Find the cause, fix it, and commit the fix."
 
 
@@ -18,9 +21,16 @@ def run_agent(host, workflow, task, check=True):
     return done
 
 
+def files_of(host, item):
+    """The sum of each file that is kept of an item."""
+    return host.run(f"cd /var/lib/anchorhold/items/{item} && sha256sum *").stdout
+
+
 @pytest.fixture(scope="module")
 def fixed(host):
-    return run_agent(host, "code-fix", TASK)
+    done = run_agent(host, "code-fix", TASK)
+    done.files = files_of(host, done.item["id"])
+    return done
 
 
 def result_bundle(host, item, tmp_path):
@@ -63,12 +73,36 @@ def test_cost_and_control_host(host, fixed, world):
 def test_same_command_again_is_another_item(host, fixed):
     submitted = host.anchorctl("submit", "--workflow", "code-fix", "--repo", REPOSITORY, "--base", "main", "--task", TASK)
     again = submitted.stdout.split()[-1]
+    wait_for(lambda: host.show(again)["state"] == "running")
     host.anchorctl("stop", again)
     assert again != fixed.item["id"]
     first, second = host.show(fixed.item["id"]), host.show(again)
-    assert first == fixed.item
-    assert second["state"] in ("cancelled", "failed") and second["result_commit"] is None
-    assert not {run["id"] for run in first["runs"]} & {run["id"] for run in second["runs"]}
+    assert first == fixed.item and files_of(host, again) != files_of(host, first["id"]) == fixed.files
+    assert second["state"] == "cancelled" and second["result_commit"] is None
+    assert second["runs"] and not {run["id"] for run in first["runs"]} & {run["id"] for run in second["runs"]}
+
+
+# What it commits is another thing each time, and it says what.
+OWN = "cd /workspace/repo && tee own </proc/sys/kernel/random/uuid && git add own && git commit -q -m own"
+
+
+def test_same_command_twice_at_once_is_two_results(host, tmp_path):
+    """Both to the end: each item has its own runs, and the result that its own guest made."""
+    items = [host.anchorctl("submit", "--workflow", "script-agent", "--repo", REPOSITORY, "--base", "main", "--task", OWN).stdout.split()[-1]
+             for _ in range(2)]
+    wait_for(lambda: all(host.show(item)["state"] not in ("submitted", "queued", "leased", "running", "verifying") for item in items), 150,
+             lambda: str([host.show(item) for item in items]))
+    shown = [host.show(item) for item in items]
+    assert [item["state"] for item in shown] == ["in_review", "in_review"], shown
+    assert len({item["result_commit"] for item in shown}) == 2
+    assert len({run["id"] for item in shown for run in item["runs"]}) == 4
+    for item in shown:
+        said = set(UUID.findall(host.anchorctl("logs", item["id"]).stdout))
+        (tmp_path / item["id"]).mkdir()
+        checkout = result_bundle(host, item["id"], tmp_path / item["id"])
+        assert len(said) == 1 and said == {(checkout / "own").read_text().strip()}
+        assert f"+{said.pop()}" in host.anchorctl("result", item["id"], "--diff").stdout.splitlines()
+        assert subprocess.check_output(["git", "-C", checkout, "rev-parse", "HEAD"], text=True).strip() == item["result_commit"]
 
 
 @pytest.mark.parametrize("script", ["lie-about-tests", "lie-about-everything"])
