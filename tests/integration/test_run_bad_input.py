@@ -116,7 +116,12 @@ def start(host, workflow, script):
 
 
 @pytest.fixture(scope="module", autouse=True)
-def flooding(host):
+def before_all(host):
+    return host.journal_end()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def flooding(host, before_all):
     """The flood for the first time, while the other tests' runs go on."""
     return start(host, "exec-small", FLOOD)
 
@@ -266,8 +271,12 @@ def test_the_flood_ends_with_a_reason(host, exhausting):
     assert re.search("time limit|guest-silent|killed by signal 9", shown["reason"]), shown["reason"]
 
 
-def test_no_unit_failed(host, exhausting):
+def test_no_unit_failed(host, before_all, exhausting):
     assert host.systemctl("list-units", "--failed", "--plain", "--no-legend", "anchor*").stdout == ""
+    assert host.failures(before_all) == []
+    # the control: a unit that fails and is forgotten as those of a run are
+    host.run("systemd-run --quiet --wait --collect --unit=anchor-that-fails.service false", check=False)
+    assert host.failures(before_all) == [("anchor-that-fails.service", "exit-code")]
     assert host.run("ls /run/anchorhold/run /run/netns", check=False).stdout.split() == ["/run/anchorhold/run:", "/run/netns:"]
     assert host.run("pgrep -f qemu-system", check=False).stdout == ""
 

@@ -18,6 +18,7 @@ m operator anchorhold-operators
 u stranger - "Nobody in particular" /var/home/stranger /bin/bash
 """
 REPOSITORY = "/var/home/operator/csvsum"
+UNIT_FAILED = "d9b373ed55a64feb8242e02dbe79a49c"            # PID 1's "Failed with result"
 
 
 # The sockets of each daemon, whose name is also its service's.
@@ -100,6 +101,17 @@ class Host:
 
     def journal(self, *args):
         return self.run(["journalctl", "--no-pager", "-b", *args], check=False).stdout
+
+    def journal_end(self):
+        """Where the journal ends now: for failures()."""
+        return self.run("journalctl --sync; journalctl --no-pager -n 1 --show-cursor -o cat").stdout.splitlines()[-1].removeprefix("-- cursor: ")
+
+    def failures(self, since):
+        """(unit, result) of each of our units that failed since journal_end() said so. `systemctl --failed` does not have them:
+        units of a run are forgotten at once (CollectMode=)."""
+        lines = self.run(f"journalctl --sync; journalctl --no-pager -o json --after-cursor='{since}' MESSAGE_ID={UNIT_FAILED}").stdout.splitlines()
+        found = [(entry["UNIT"], entry["UNIT_RESULT"]) for entry in map(json.loads, lines)]
+        return [each for each in found if each[0].startswith("anchor")]
 
     def write(self, path, data, mode=0o644):
         """Writes a file in the boot (text or bytes)."""
