@@ -65,15 +65,18 @@ def test_other_units(host, unit):
 @pytest.fixture(scope="module")
 def others(host):
     """All of them, active: systemd says of a unit that it has not loaded just that, and asks nobody."""
-    files = [f"/run/systemd/system/{unit}" for unit in OTHERS if unit not in DAEMONS]
-    for path in files:
-        host.write(path, STAND_INS[path.rpartition(".")[2]])
+    stand_ins = [unit for unit in OTHERS if unit not in DAEMONS]
+    for unit in stand_ins:
+        host.write(f"/run/systemd/system/{unit}", STAND_INS[unit.rpartition(".")[2]])
+    # anchord sweeps slices of runs that it does not know, and may: what is in this one would go with it
+    host.write(f"/run/systemd/system/anchorhold-runs-{RUN}.slice", "[Unit]\nRefuseManualStop=yes\n")
     host.systemctl("daemon-reload")
     host.systemctl("start", *OTHERS)
     yield
-    host.systemctl("stop", *(unit for unit in OTHERS if unit not in DAEMONS), f"anchorhold-runs-{RUN}.slice")
-    host.run(["rm", *files, "/run/stand-in.sock"])
+    host.systemctl("stop", *stand_ins)
+    host.run(["rm", "/run/stand-in.sock", *(f"/run/systemd/system/{unit}" for unit in (*stand_ins, f"anchorhold-runs-{RUN}.slice"))])
     host.systemctl("daemon-reload")
+    host.systemctl("stop", f"anchorhold-runs-{RUN}.slice")
 
 
 @pytest.mark.parametrize("unit", OTHERS)
