@@ -120,29 +120,23 @@ int store_open_file(Store *s, const char *item, const char *name) {
         return fd < 0 ? -errno : fd;
 }
 
-static int open_dir(int root_fd, const char *name, DIR **ret) {
-        int fd, r;
+/* NULL with errno. */
+static DIR *open_dir(int root_fd, const char *name) {
+        _cleanup_fd_ int fd = openat(root_fd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+        DIR *dir = fd < 0 ? NULL : fdopendir(fd);
 
-        fd = openat(root_fd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
-        if (fd < 0)
-                return -errno;
-        *ret = fdopendir(fd);
-        if (!*ret) {
-                r = -errno;
-                (void) fd_close(fd);
-                return r;
-        }
-        return 0;
+        if (dir)
+                (void) TAKE_FD(fd);
+        return dir;
 }
 
 static int remove_all(int root_fd, const char *item) {
         _cleanup_dir_ DIR *dir = NULL;
         struct dirent *entry;
-        int r;
 
-        r = open_dir(root_fd, item, &dir);
-        if (r < 0)
-                return r;
+        dir = open_dir(root_fd, item);
+        if (!dir)
+                return -errno;
 
         while ((entry = readdir(dir)))
                 if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0 &&
@@ -170,11 +164,12 @@ int store_usage(Store *s, const char *item, StoreUsage *ret) {
         _cleanup_dir_ DIR *dir = NULL;
         struct dirent *entry;
         StoreUsage u = {};
-        int r;
 
-        r = text_is_id('i', item) ? open_dir(s->root_fd, item, &dir) : -EINVAL;
-        if (r < 0)
-                return r;
+        if (!text_is_id('i', item))
+                return -EINVAL;
+        dir = open_dir(s->root_fd, item);
+        if (!dir)
+                return -errno;
 
         while ((entry = readdir(dir))) {
                 bool log = strcmp(entry->d_name, STORE_EVENTS) == 0;
@@ -193,11 +188,12 @@ int store_usage(Store *s, const char *item, StoreUsage *ret) {
 int store_prune(Store *s, const char *item, bool log) {
         _cleanup_dir_ DIR *dir = NULL;
         struct dirent *entry;
-        int r;
 
-        r = text_is_id('i', item) ? open_dir(s->root_fd, item, &dir) : -EINVAL;
-        if (r < 0)
-                return r == -ENOENT ? 0 : r;
+        if (!text_is_id('i', item))
+                return -EINVAL;
+        dir = open_dir(s->root_fd, item);
+        if (!dir)
+                return errno == ENOENT ? 0 : -errno;
 
         while ((entry = readdir(dir)))
                 if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0 && (strcmp(entry->d_name, STORE_EVENTS) == 0) == log &&
@@ -215,9 +211,9 @@ int store_list(Store *s, int (*handler)(const char *item, void *userdata), void 
         struct dirent *entry;
         int r;
 
-        r = open_dir(s->root_fd, ".", &dir);
-        if (r < 0)
-                return r;
+        dir = open_dir(s->root_fd, ".");
+        if (!dir)
+                return -errno;
 
         while ((entry = readdir(dir))) {
                 if (!text_is_id('i', entry->d_name))
