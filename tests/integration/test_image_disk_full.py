@@ -171,7 +171,7 @@ def test_a_guest_that_fills_the_disk_is_told(host):
     live = LiveRun(host, "small", "echo up; sleep 5; dd if=/dev/zero of=/var/tmp/x bs=1M count=8 conv=fsync && echo written; exit 7")
     live.await_line("up")
     fill(host)
-    wait_for(lambda: vm_is_gone(host, live.run))
+    wait_for(lambda: vm_is_gone(host, live.run), 150)
     free(host)
     wait_for(lambda: is_well(host) and not status(host)["runs"], 90)
     assert "written" not in live.rest()

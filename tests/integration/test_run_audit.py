@@ -147,7 +147,7 @@ for (my $refused = 0; keys %held < 100 && $refused < 200;) {
         syswrite($s, "{\"method\":\"io.anchorhold.Audit.Append\",\"parameters\":{") or do { $refused++; next };
         $held{$s} = [$s, 0];
 }
-for ($idle = 0; $idle < 20; $idle++) {
+for ($idle = 0; $idle < 100; $idle++) {
         for my $c (values %held) {
                 next if $c->[1] >= 400000;
                 my $n = syswrite($c->[0], $chunk) or next;
