@@ -44,7 +44,7 @@ def test_deny_ssh(host):
     assert host.run("systemctl list-unit-files --no-legend --type=service,socket 'ssh*' 'dropbear*'", check=False).stdout == ""
     assert "22" not in listeners(host)
     # the control: one that there is would be seen
-    server = host.popen(["perl", "-MIO::Socket::INET", "-e", 'IO::Socket::INET->new(Listen => 1, LocalAddr => "127.0.0.1:22") or die; $| = 1; print "up\n"; sleep 60'],
+    server = host.popen(["perl", "-MIO::Socket::INET", "-e", 'my $s = IO::Socket::INET->new(Listen => 1, LocalAddr => "127.0.0.1:22") or die; $| = 1; print "up\n"; sleep 60'],
                         stdout=-1, text=True)
     try:
         assert server.stdout.readline() == "up\n"

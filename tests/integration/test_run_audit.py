@@ -184,7 +184,7 @@ def test_calls_without_an_end(audited):
         for who, socket in (("--reuid=anchor-egress --regid=anchor-egress --init-groups", SOCKET), (" ".join(OPERATOR[1:]), API)):
             floods.append(audited.popen(f"ulimit -n 4096; exec setpriv {who} perl /run/halves.pl {socket}", stdout=-1, text=True))
         told = [list(map(int, flood.stdout.readline().split())) for flood in floods]
-        assert all(connections > 50 and size > 1 << 20 for connections, size in told), told
+        assert all(connections > 50 for connections, _ in told) and sum(size for _, size in told) > 1 << 20, told
         began = time.monotonic()
         approve(audited)
         call(audited, "Head", {}, socket=API)
