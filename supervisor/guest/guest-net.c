@@ -111,8 +111,15 @@ int guest_setup_network(const json_t *network) {
                 return r;
 
         r = set_gateway(fd, gateway);
-        if (r < 0 || !dns)
+        if (r < 0)
                 return r;
+
+        /* a convenience for who sends, nothing that the host relies on */
+        r = guest_refuse_groups((struct in_addr) { .s_addr = address.s_addr | ~mask.s_addr });
+        if (r < 0)
+                guest_log("broadcast and multicast are not refused, but dropped by the host: %s", strerror(-r));
+        if (!dns)
+                return 0;
 
         (void) snprintf(text, sizeof(text), "nameserver %.45s\n", dns);
         (void) unlink("/etc/resolv.conf"); /* a link into another system's /run, perhaps */

@@ -5,6 +5,7 @@
  * secret and is trusted by nobody; what it promises is only to be quick and to be fair between streams. */
 
 #include <jansson.h>
+#include <netinet/in.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
@@ -63,6 +64,9 @@ void guest_log(const char *format, ...) __attribute__((__format__(__printf__, 1,
 int guest_setup_lo(void);
 int guest_setup_network(const json_t *network);
 int guest_setup_hostname(const char *name);
+
+/* guest-unicast.c: from now on who sends to a broadcast address (of every network, or of the one with this address) or to a group fails with EPERM. */
+int guest_refuse_groups(struct in_addr broadcast);
 
 /* guest-session.c */
 int guest_open_port(void);

@@ -2,7 +2,7 @@
 # anchor-guest: one static program, the microVM's PID 1. Of the host's code only the channel codec is in it.
 GUEST_SRCS := supervisor/guest/guest-boot.c supervisor/guest/guest-file.c supervisor/guest/guest-main.c \
               supervisor/guest/guest-net.c supervisor/guest/guest-process.c supervisor/guest/guest-session.c \
-              supervisor/guest/java-store.c supervisor/vmm/channel.c
+              supervisor/guest/guest-unicast.c supervisor/guest/java-store.c supervisor/vmm/channel.c
 GUEST_OBJS := $(GUEST_SRCS:%.c=$(O)/guest/%.o)
 
 # Without the sanitizers also in their variant: it runs where their runtime is not.

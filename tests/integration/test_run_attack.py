@@ -20,7 +20,7 @@ import world as worlds
 
 HERE = pathlib.Path(__file__).parent
 DAEMONS = ("anchord", "anchor-egressd", "anchor-auditd", "anchor-secretd")
-UNREACHABLE = {"ECONNREFUSED", "ENETUNREACH", "EHOSTUNREACH", "EACCES"}
+UNREACHABLE = {"ECONNREFUSED", "ENETUNREACH", "EHOSTUNREACH", "EACCES", "EPERM"}
 
 SNIFF = """
 import socket, struct, sys

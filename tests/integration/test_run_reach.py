@@ -14,7 +14,7 @@ import world as worlds
 
 # Each attempt prints a line of JSON: what, how it ended, and after how long.
 GUEST = r"""
-import errno, json, os, socket, struct, sys, time
+import ctypes, errno, json, os, socket, struct, sys, time
 
 def tcp(host, port):
     family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
@@ -39,6 +39,51 @@ def udp(host, port):
         s.connect((host, port))
         s.send(b"hello")
         return "answer of %d bytes" % len(s.recv(4096))
+
+def spread(host, port, *ways):
+    # to a broadcast address or a group
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_DGRAM) as s:
+        s.settimeout(3)
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
+        if "bound" in ways:
+            s.bind(("10.255.255.2", 0))
+        if "device" in ways:
+            s.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"eth0")
+        if "interface" in ways:
+            s.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton("10.255.255.2"))
+        if "connected" in ways:
+            s.connect((host, port))
+            s.send(b"hello")
+        else:
+            s.sendto(b"hello", socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0][4])
+        return "sent" if "only" in ways else "answer of %d bytes" % len(s.recv(4096))
+
+def group_on_lo():
+    # inside the guest, groups are no business of the host's
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as r, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+        r.bind(("239.1.2.3", 4000))
+        r.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, socket.inet_aton("239.1.2.3") + socket.inet_aton("127.0.0.1"))
+        r.settimeout(3)
+        s.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton("127.0.0.1"))
+        s.sendto(b"hello", ("239.1.2.3", 4000))
+        return r.recv(4096).decode()
+
+def undo():
+    # takes off what the guest's own kernel refuses such packets with: BPF_PROG_QUERY, BPF_PROG_GET_FD_BY_ID, BPF_PROG_DETACH
+    def bpf(command, attr):
+        attr = ctypes.create_string_buffer(attr, 128)
+        r = libc.syscall(321, command, attr, 128)
+        if r < 0:
+            raise OSError(ctypes.get_errno(), "bpf")
+        return r, attr.raw
+    libc = ctypes.CDLL(None, use_errno=True)
+    cgroup = os.open("/sys/fs/cgroup", os.O_RDONLY)
+    ids = (ctypes.c_uint32 * 8)()
+    n = struct.unpack_from("I", bpf(16, struct.pack("4IQI", cgroup, 1, 0, 0, ctypes.addressof(ids), 8))[1], 24)[0]
+    for each in ids[:n]:
+        program = bpf(13, struct.pack("I", each))[0]
+        bpf(9, struct.pack("4I", cgroup, program, 1, 0))
+    return "%d detached" % n
 
 def dns(name, qtype=1):
     query = struct.pack("!6H", 7, 0x100, 1, 0, 0, 0) + b"".join(bytes([len(l)]) + l.encode() for l in name.split(".")) + b"\0" + struct.pack("!2H", qtype, 1)
@@ -106,17 +151,25 @@ DENIED = [
     (("udp", "8.8.8.8", 123), FILTERED, ("8.8.8.8", 123)),
     (("udp", "169.254.169.254", 80), FILTERED, ("169.254.169.254", 80)),
     (("udp", worlds.GATEWAY, 514), FILTERED, (worlds.GATEWAY, 514)),
+    # nobody may answer these, so the guest's own kernel refuses them, however they are sent
+    *((("spread", address, 4001, *ways), {"EPERM"}, None)
+      for address in ("255.255.255.255", "10.255.255.3", "224.0.0.1", "224.0.0.251", "239.255.255.250")
+      for ways in ((), ("connected",), ("bound",), ("device",), ("interface",))),
+    (("spread", "ff02::1%eth0", 4001), NO_IPV6, None),
+    (("spread", "ff0e::1", 4001), NO_IPV6, None),
     (("ping", worlds.ORIGIN), {"icmp 3/13", "EHOSTUNREACH"}, (worlds.ORIGIN, 0)),
     (("ping", "169.254.169.254"), {"icmp 3/13", "EHOSTUNREACH"}, ("169.254.169.254", 0)),
 ]
 ALLOWED = [(("dns", "www.example.org"), "rcode 0"), (("tcp", "www.example.org", 443), "connected"), (("http", "www.example.org", 80), "HTTP/1.1 200 OK"),
-           (("proxy", "www.example.org:443"), "HTTP/1.1 200 Connection established")]
+           (("proxy", "www.example.org:443"), "HTTP/1.1 200 Connection established"), (("group_on_lo",), "hello")]
+# Last, since it cannot be undone: root in the guest takes that refusal away. Then the host drops what is sent.
+UNDONE = [(("undo",), "1 detached"), *((("spread", address, 4002, "only"), "sent") for address in ("255.255.255.255", "10.255.255.3", "224.0.0.251", "239.255.255.250"))]
 
 
 @pytest.fixture(scope="module")
 def tried(host):
     """How every attempt ended, from root in one guest; and the policy log of its run."""
-    attempts = json.dumps([attempt for attempt, *_ in ALLOWED + DENIED])
+    attempts = json.dumps([attempt for attempt, *_ in ALLOWED + DENIED + UNDONE])
     done = host.anchorctl("run", "--workflow", "exec-net", "--", "python3", "-c", GUEST, attempts, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     ended = {tuple(attempt): (end, seconds) for attempt, end, seconds in map(json.loads, done.stdout.splitlines())}
@@ -135,9 +188,15 @@ def test_deny_within_a_second(tried, attempt, ends, _):
     assert end in ends and seconds < 1, (end, seconds)
 
 
+@pytest.mark.parametrize("attempt, end", UNDONE, ids=[" ".join(map(str, a)) for a, _ in UNDONE])
+def test_root_may_undo_what_its_own_kernel_refuses(tried, attempt, end):
+    """The host's rules drop it all the same: see the next test."""
+    assert tried[0][attempt][0] == end
+
+
 def test_each_denial_is_in_the_policy_log(host, tried):
     """With its rule. What the namespace's ruleset rejects is written when the run's network goes."""
-    wanted = {record for *_, record in DENIED if record}
+    wanted = {record for *_, record in DENIED if record} | {attempt[1:3] for attempt, _ in UNDONE[1:]}
     end = time.monotonic() + 10
     while True:
         log = json.loads(host.anchorctl("policy", "log", tried[1], "--json=short", user=None).stdout)
