@@ -4,8 +4,9 @@
  * The database (egress.db):
  *
  *   meta(key, value)                          boot: the boot id that everything below belongs to
- *   run(id, workflow, stage, egress, digest, records)
- *                                             egress: the policy's name, NULL for none; records: about how many the audit log has of it
+ *   run(id, workflow, stage, egress, digest, records, bounds)
+ *                                             egress: the policy's name, NULL for none; records: about how many the audit log has of it; bounds: JSON, as
+ *                                             atop policy-reach.c
  *   digest_(run, number, digest)              of every policy that it had, in their order; the last one holds
  *   name(run, number, name, pattern)          number n is 198.18.0.1 + n; pattern: the wildcard that admitted it
  *   grant_(id, run, unit, cgroup, name, port, rule, addresses)
@@ -29,12 +30,12 @@
 #include "util/log.h"
 #include "util/sqlite.h"
 
-enum { SCHEMA_VERSION = 2 };
+enum { SCHEMA_VERSION = 3 };
 
 static const char schema[] =
         "CREATE TABLE IF NOT EXISTS meta(key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;"
         "CREATE TABLE IF NOT EXISTS run(id TEXT PRIMARY KEY, workflow TEXT NOT NULL, stage TEXT NOT NULL,"
-        " egress TEXT, digest TEXT NOT NULL, records INTEGER NOT NULL DEFAULT 0) STRICT;"
+        " egress TEXT, digest TEXT NOT NULL, records INTEGER NOT NULL DEFAULT 0, bounds TEXT NOT NULL) STRICT;"
         "CREATE TABLE IF NOT EXISTS digest_(run TEXT NOT NULL, number INTEGER NOT NULL, digest TEXT NOT NULL, PRIMARY KEY(run, number)) STRICT;"
         "CREATE TABLE IF NOT EXISTS name(run TEXT NOT NULL, number INTEGER NOT NULL, name TEXT NOT NULL, pattern TEXT,"
         " PRIMARY KEY(run, number), UNIQUE(run, name)) STRICT;"
@@ -56,6 +57,7 @@ static EgressRun *run_free(EgressRun *run) {
         egress_run_grants_done(run);
         egress_run_names_done(run);
         json_unref(run->digests);
+        json_unref(run->bounds);
         egress_policy_free(run->policy);
         free(run->workflow);
         free(run->stage);
@@ -144,7 +146,9 @@ static int load_run(EgressState *s, DbStmt *q) {
         if (r < 0)
                 return r;
         run->n_records = run->n_records_saved = (uint64_t) db_column_int(q, 5);
-        r = load_digests(s, run);
+        r = json_parse(db_column_text(q, 6), strlen(db_column_text(q, 6)), &run->bounds, NULL);
+        if (r >= 0)
+                r = load_digests(s, run);
         if (r >= 0)
                 r = egress_run_load_names(s, run);
         if (r >= 0)
@@ -170,7 +174,7 @@ static int load_runs(EgressState *s) {
         _cleanup_(db_stmt_donep) DbStmt *q = NULL;
         int r;
 
-        r = db_query(s->db, &q, "SELECT id, workflow, stage, egress, digest, records FROM run", NULL);
+        r = db_query(s->db, &q, "SELECT id, workflow, stage, egress, digest, records, bounds FROM run", NULL);
         if (r < 0)
                 return r;
         while ((r = db_step(q)) > 0) {
@@ -190,7 +194,7 @@ static int forget_another_version(EgressState *s) {
                 return r;
 
         r = db_exec(s->db, outdated);
-        return r < 0 ? r : db_exec(s->db, "PRAGMA user_version = 2");
+        return r < 0 ? r : db_exec(s->db, "PRAGMA user_version = 3");
 }
 
 static int is_of_this_boot(EgressState *s, const char *boot) {
@@ -319,6 +323,10 @@ static int freeze(const EgressState *s, const char *run, const char *workflow, c
         int r;
 
         r = find_policy(s, workflow, stage, &set, &name, &policy, &f->reason);
+        if (r == 0)
+                r = strcmp(stage, "work") == 0 ? policy_workflow_bounds(set, policy_find_workflow(set, workflow, NULL), &f->bounds) : 0;
+        if (r == 0 && !f->bounds)
+                f->bounds = json_array();
         if (r != 0 || !policy)
                 return r;
 
@@ -343,6 +351,7 @@ void egress_state_unfreeze(const EgressState *s, const char *run) {
 
 void egress_frozen_done(EgressFrozen *f) {
         egress_policy_free(f->policy);
+        json_unref(f->bounds);
         free(f->egress);
         free(f->reason);
         *f = (EgressFrozen) {};
@@ -353,16 +362,17 @@ static int insert_digest(EgressState *s, const char *run, size_t number, const c
 }
 
 static int insert_run(EgressState *s, EgressRun *run, const char *egress) {
+        _cleanup_free_ char *bounds = json_canonical(run->bounds);
         _cleanup_rollback_ DbGuard guard = {};
         int r;
 
-        if (json_array_append_new(run->digests, json_string(run->digest)) < 0)
+        if (!bounds || json_array_append_new(run->digests, json_string(run->digest)) < 0)
                 return -ENOMEM;
 
         r = db_begin(s->db, &guard);
         if (r >= 0)
-                r = db_run(s->db, "INSERT INTO run(id, workflow, stage, egress, digest) VALUES(?, ?, ?, ?, ?)",
-                           DB_ARGS(DB_TEXT(run->id), DB_TEXT(run->workflow), DB_TEXT(run->stage), DB_TEXT(egress), DB_TEXT(run->digest)));
+                r = db_run(s->db, "INSERT INTO run(id, workflow, stage, egress, digest, bounds) VALUES(?, ?, ?, ?, ?, ?)",
+                           DB_ARGS(DB_TEXT(run->id), DB_TEXT(run->workflow), DB_TEXT(run->stage), DB_TEXT(egress), DB_TEXT(run->digest), DB_TEXT(bounds)));
         if (r >= 0)
                 r = insert_digest(s, run->id, 0, run->digest);
         return r < 0 ? r : db_commit(&guard);
@@ -373,8 +383,10 @@ static int add_run(EgressState *s, const char *id, const char *workflow, const c
         int r;
 
         r = run_new(&run, id, workflow, stage, frozen->digest);
-        if (r >= 0)
+        if (r >= 0) {
+                run->bounds = TAKE_PTR(frozen->bounds);
                 r = insert_run(s, run, frozen->egress);
+        }
         if (r < 0)
                 return r;
 

@@ -59,6 +59,7 @@ struct EgressRun {
         char *workflow, *stage;      /* owned */
         char digest[HEX_SHA256_SIZE];/* of the policy that holds; "none" */
         json_t *digests;             /* ref: of every policy that it had, the present one last */
+        json_t *bounds;              /* ref: what none of them may allow, for its credentials' sake (policy-reach.c) */
         EgressPolicy *policy;        /* owned; NULL: nothing is allowed */
         bool lost;                   /* the frozen policy cannot be read any more: nothing is allowed */
         struct EgressName *names;    /* owned */
@@ -93,6 +94,7 @@ typedef struct EgressFrozen {
         char *egress;                 /* owned; the policy's name, NULL for none */
         char *reason;                 /* owned; with EGRESS_STATE_E_NO_POLICY */
         EgressPolicy *policy;         /* owned; as it was read back from disk */
+        json_t *bounds;               /* ref; of the workflow's credentials */
         char digest[HEX_SHA256_SIZE]; /* "none" */
 } EgressFrozen;
 

@@ -5,7 +5,8 @@
  *
  *   read       for a reload, the files: in a thread, since a large policy takes a second, in which other runs' connections are to be decided
  *   work out   the new policy: one rule more, or what was read with the live rules kept. One that would inspect a name that
- *              the run's CA does not sign for is refused: the guest has loaded its certificates
+ *              the run's CA does not sign for is refused: the guest has loaded its certificates. So is one that allows what no policy of a
+ *              workflow with the run's credentials may (policy-reach.c); nothing can be wrong with a denial
  *   record     policy.changed, with who did it; without that record nothing changes
  *   write      on disk, in a thread as well, and in the database: it holds after a restart too
  *   enforce    from here on every question meets the new policy. Questions on their way are weighed anew, and connections that
@@ -37,9 +38,10 @@ struct Change {
 
         /* of a reload */
         char *workflow, *stage;     /* owned */
+        json_t *bounds;             /* ref; the thread's own */
         Policy *set;                /* owned; what was read */
         const EgressPolicy *fresh;  /* borrowed from it */
-        char *reason;               /* owned; of EGRESS_STATE_E_NO_POLICY */
+        char *reason;               /* owned; of EGRESS_STATE_E_NO_POLICY, and of -EPERM */
 };
 
 static Change *change_free(Change *c) {
@@ -56,6 +58,7 @@ static Change *change_free(Change *c) {
         egress_policy_free(c->policy);
         egress_policy_free(c->old);
         policy_free(c->set);
+        json_unref(c->bounds);
         free(c->workflow);
         free(c->stage);
         free(c->reason);
@@ -266,7 +269,7 @@ static bool worked_out(IpcCall *call, int r, const char *reason, int *ret) {
         if (r >= 0)
                 return true;
 
-        if (r == -ENOTSUP || r == -E2BIG)
+        if (r == -ENOTSUP || r == -E2BIG || r == -EPERM)
                 *ret = ipc_call_refuse(call, "Denied", "%s", reason ?: strerror(-r));
         else if (r == -EINVAL)
                 *ret = ipc_call_error(call, "BadInput", json_pack("{s:s, s:s}", "pointer", "/rule", "reason", reason ?: "is no rule"));
@@ -304,8 +307,12 @@ int egressd_on_amend(IpcCall *call, json_t *params, void *userdata) {
 
         /* one more rule costs the same, however many the files have */
         r = egress_policy_amend(run->policy, allow, rule, peer_name(ipc_call_peer(call), actor), &policy, &reason);
-        if (!worked_out(call, r, reason, &r))
+        if (r >= 0 && allow)
+                r = egress_policy_keeps_bounds(policy, run->bounds, true, &reason);
+        if (!worked_out(call, r, reason, &r)) {
+                egress_policy_free(policy);
                 return r;
+        }
 
         safe = text_escape(rule, strlen(rule), false);
         r = safe ? change_new(e, call, run, &c) : -ENOMEM;
@@ -321,6 +328,8 @@ static void reload(void *userdata) {
         Change *c = userdata;
 
         c->result = egress_state_load_policy(c->egressd->state, c->workflow, c->stage, &c->set, &c->fresh, &c->reason);
+        if (c->result == 0)
+                c->result = egress_policy_keeps_bounds(c->fresh, c->bounds, false, &c->reason);
 }
 
 static void on_loaded(int r, void *userdata) {
@@ -333,12 +342,15 @@ static void on_loaded(int r, void *userdata) {
                 return;
         if (r >= 0)
                 r = c->result;
-        if (r == EGRESS_STATE_E_NO_POLICY) {
-                (void) ipc_call_refuse(call, "Denied", "workflow %s: %s; what holds so far goes on to hold", c->workflow, c->reason);
+        if (r == EGRESS_STATE_E_NO_POLICY || r == -EPERM) {
+                (void) ipc_call_refuse(call, "Denied", "workflow %s: %s%s; what holds so far goes on to hold", c->workflow,
+                                       r == -EPERM ? "the run began with other credentials than the files have now: " : "", c->reason);
                 return;
         }
         if (r >= 0) {
                 r = egress_policy_rebase(c->fresh, run->policy, &c->policy, &reason);
+                if (r >= 0)
+                        r = egress_policy_keeps_bounds(c->policy, run->bounds, true, &reason);
                 if (worked_out(call, r, reason, &r))
                         r = record_change(TAKE_PTR(c), run, "reload", NULL);
         }
@@ -371,7 +383,8 @@ int egressd_on_reload(IpcCall *call, json_t *params, void *userdata) {
 
         c->workflow = strdup(run->workflow);
         c->stage = strdup(run->stage);
-        r = c->workflow && c->stage ? background_start(e->background, reload, on_loaded, c) : -ENOMEM;
+        c->bounds = json_deep_copy(run->bounds);
+        r = c->workflow && c->stage && c->bounds ? background_start(e->background, reload, on_loaded, c) : -ENOMEM;
         if (r < 0) {
                 run->changing = false;
                 return r;

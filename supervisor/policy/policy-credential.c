@@ -18,7 +18,7 @@
  * met by chance in other data.
  *
  * A value in a query or a body is content to an origin, and content can be kept and read back. So such a place is one method on
- * one path, and a workflow may use it only if its egress policy lets nothing else write to that host (policy-workflow.c).
+ * one path, and a workflow may use it only if its egress policy lets nothing else write to that host (policy-reach.c).
  */
 
 #include <string.h>

@@ -20,11 +20,12 @@
  *     any permission.
  *
  *  6. A rule about git that counts for a request by its path and does not allow the service that is asked for is no permission of its
- *     set for it, and no other one of that set takes its place.
+ *     set for it, and no other one of that set takes its place. Of a live set, one about git takes the place of one of the file's, and no other.
  *
  * Before a request has been seen, method and path are not known: then a permission by path or method counts as
  * able to match, a denial by path or method cannot decide yet, and the verdict of a connection that any of these
- * may concern is "inspect", since only someone who sees the requests can finish the decision.
+ * may concern is "inspect", since only someone who sees the requests can finish the decision. So it is then of each request on
+ * that connection, whichever permission it is that allows it.
  */
 
 #include <errno.h>
@@ -259,7 +260,8 @@ static void decide(const EgressPolicy *p, const char *subject, uint16_t port, co
                 return;
         }
 
-        if (live.allow.rule) {
+        /* rule 6 of the file holds against what an operator adds without a word about git */
+        if (live.allow.rule && (!files.refused || live.allow.rule->git)) {
                 undecided = live_undecided;
                 deny = find_deny(&files, live.level->specificity, live.allow.path, port, q, &undecided);
                 if (!deny) {
@@ -290,6 +292,15 @@ void egress_policy_decide(const EgressPolicy *p, const char *name, uint16_t port
                 q.path = &text;
         }
         decide(p, name, port, &q, ret);
+
+        /* a permission that inspects nothing, for a request that is seen since another rule has its connection inspected */
+        if (method && ret->verdict == EGRESS_PASS && ret->protocol == EGRESS_TLS) {
+                EgressDecision connection = { .verdict = EGRESS_DENY };
+
+                decide(p, name, port, &(Request) { .target = "" }, &connection);
+                if (connection.verdict == EGRESS_INSPECT)
+                        ret->verdict = EGRESS_INSPECT;
+        }
 }
 
 static bool set_weighs_requests(const EgressRules *s, const char *subject, uint16_t port) {

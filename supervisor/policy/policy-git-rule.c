@@ -13,7 +13,7 @@
  *
  * A repository is what stands before git's own part of the path, without ".git" at its end, which requests may have or not; "*" is any text within
  * one segment. From these come the rule's methods and paths, so that it is weighed like any rule with paths: the most specific one counts, and what is no request of git's
- * smart protocol is allowed by none of them.
+ * smart protocol is allowed by none of them. The paths are those of all services: what a rule does not say is refused by it, whatever is allowed of the rest of the host.
  */
 
 #include <string.h>
@@ -22,7 +22,7 @@
 #include "util/json.h"
 #include "util/text.h"
 
-enum { REPOSITORIES_MAX = 32, REFS_MAX = 64, ENDINGS_MAX = 4 };
+enum { REPOSITORIES_MAX = 32, REFS_MAX = 64 };
 
 #define MAX_PACK_DEFAULT (UINT64_C(256) << 20)
 #define MAX_PACK_MAX (UINT64_C(1) << 40)
@@ -109,19 +109,13 @@ static void add_path(const Node *rule, EgressRules *set, EgressRule *r, const ch
                 r->n_paths++;
 }
 
-static void make_paths(const Node *rule, EgressRules *set, EgressRule *r, const json_t *repositories, bool fetch, bool push, bool lfs) {
-        const char *endings[ENDINGS_MAX] = { "/info/refs" };
-        size_t n = json_array_size(repositories), n_endings = 1;
-
-        if (fetch)
-                endings[n_endings++] = "/git-upload-pack";
-        if (push)
-                endings[n_endings++] = "/git-receive-pack";
-        if (lfs)
-                endings[n_endings++] = "/info/lfs/objects/batch";
+/* Those of every service, also of one that the rule does not allow: it is what counts for them, and no wider rule for the host takes its place. */
+static void make_paths(const Node *rule, EgressRules *set, EgressRule *r, const json_t *repositories) {
+        static const char *const endings[] = { "/info/refs", "/git-upload-pack", "/git-receive-pack", "/info/lfs/objects/batch" };
+        size_t n = json_array_size(repositories);
 
         r->methods = egress_rules_method(set, "GET") | egress_rules_method(set, "POST");
-        r->paths = egress_rules_alloc(set, n * n_endings * 2 * sizeof(*r->paths));
+        r->paths = egress_rules_alloc(set, n * ELEMENTSOF(endings) * 2 * sizeof(*r->paths));
         if (!r->paths) {
                 rule->policy->out_of_memory = true;
                 return;
@@ -129,7 +123,7 @@ static void make_paths(const Node *rule, EgressRules *set, EgressRule *r, const 
         for (size_t i = 0; i < n; i++) {
                 const char *repository = json_string_value(json_array_get(repositories, i));
 
-                for (size_t k = 0; k < n_endings; k++) {
+                for (size_t k = 0; k < ELEMENTSOF(endings); k++) {
                         add_path(rule, set, r, repository, "", endings[k]);
                         if (repository[strlen(repository) - 1] != '*') /* which stands for the ending as well */
                                 add_path(rule, set, r, repository, ".git", endings[k]);
@@ -170,5 +164,5 @@ void egress_read_git(const Node *rule, EgressRules *set, EgressRule *r) {
                 rule->policy->out_of_memory = true;
                 return;
         }
-        make_paths(rule, set, r, repositories, fetch, push, lfs);
+        make_paths(rule, set, r, repositories);
 }

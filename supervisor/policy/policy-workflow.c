@@ -14,9 +14,7 @@
  *
  * What is checked beyond types: a step has what its kind needs; feedback goes from a check to an agent
  * step before it; every sentinel that an environment names is one of the workflow's credentials; and each
- * credential has a host that the egress policy inspects, and none that it would pass, since in passed-through
- * TLS nobody could put the secret in the sentinel's place. A credential with a place in a query or a body goes with an
- * egress policy that lets a run write nowhere on the credential's hosts but there: it must be unable to store content where a value may be content.
+ * credential has a host that the egress policy inspects, and goes with the policy as policy-reach.c has it.
  *
  * The digest is over this file and everything that it names, descriptions left out: it is what a run was
  * frozen under.
@@ -63,111 +61,37 @@ static void check_sentinels(const Node *at, const char *key, const json_t *env, 
         }
 }
 
-/* Where can this credential be used under that egress policy? */
+static bool note_breach(const char *reason, void *userdata) {
+        const Node *n = userdata;
+
+        if (reason)
+                node_fail(n, "%s", reason);
+        else
+                n->policy->out_of_memory = true;
+        return true;
+}
+
+/* Can this credential be used under that egress policy, and without harm? */
 static void check_reach(const Node *n, const PolicyCredential *c, const EgressPolicy *egress, const char *egress_name) {
+        _cleanup_json_ json_t *bounds = policy_credential_bounds(c);
         size_t n_inspected = 0;
+
+        if (!bounds) {
+                n->policy->out_of_memory = true;
+                return;
+        }
+        egress_policy_ask_bounds(egress, bounds, false, note_breach, (void *) n);
 
         for (size_t i = 0; i < json_array_size(c->hosts); i++)
                 for (size_t j = 0; j < json_array_size(c->ports); j++) {
-                        const char *host = json_string_value(json_array_get(c->hosts, i));
-                        uint16_t port = (uint16_t) json_integer_value(json_array_get(c->ports, j));
                         EgressDecision d;
 
-                        egress_policy_decide(egress, host, port, NULL, NULL, &d);
-                        if (d.verdict == EGRESS_INSPECT)
-                                n_inspected++;
-                        else if (d.verdict == EGRESS_PASS)
-                                node_fail(n, "credential \"%s\" is for %s:%u, which egress policy \"%s\" does not inspect",
-                                          c->name, host, port, egress_name);
+                        egress_policy_decide(egress, json_string_value(json_array_get(c->hosts, i)), (uint16_t) json_integer_value(json_array_get(c->ports, j)),
+                                             NULL, NULL, &d);
+                        n_inspected += d.verdict == EGRESS_INSPECT;
                 }
-
         if (n_inspected == 0)
                 node_fail(n, "egress policy \"%s\" allows none of the hosts that credential \"%s\" is for", egress_name, c->name);
-}
-
-/* ---- may the run store content? ---- */
-
-static bool place_is_content(const json_t *place) {
-        return json_object_get(place, "query") || json_object_get(place, "json") || json_object_get(place, "form");
-}
-
-/* Is writing below this pattern nothing but using a place? */
-static bool is_path_of_place(const PolicyCredential *c, const char *pattern) {
-        for (size_t i = 0; i < json_array_size(c->places); i++) {
-                const json_t *place = json_array_get(c->places, i);
-                const char *path = json_string_value(json_object_get(place, "path"));
-
-                if (place_is_content(place) && path && strcmp(path, pattern) == 0)
-                        return true;
-        }
-        return false;
-}
-
-static bool rule_covers(const EgressRule *r, const char *host, uint16_t port) {
-        size_t n_host = strlen(host), n_suffix = strlen(r->pattern);
-
-        if (r->subject == EGRESS_EXACT && strcmp(r->pattern, host) != 0)
-                return false;
-        /* "*.example.org" */
-        if (r->subject == EGRESS_WILDCARD && (n_host < n_suffix || strcmp(host + n_host - (n_suffix - 1), r->pattern + 1) != 0))
-                return false;
-        if (r->subject == EGRESS_NETWORK)
-                return false;
-        for (size_t i = 0; i < r->n_ports; i++)
-                if (r->ports[i].port == port)
-                        return true;
-        return false;
-}
-
-/* Methods that an origin does not take for a wish to store something (RFC 9110, 9.2.1). */
-static bool rule_writes(const EgressRules *s, const EgressRule *r) {
-        static const char *const safe[] = { "GET", "HEAD", "OPTIONS" };
-
-        if (r->methods == EGRESS_ANY_METHOD)
-                return true;
-        for (size_t i = 0; i < s->n_methods; i++) {
-                bool is_safe = false;
-
-                for (size_t k = 0; k < ELEMENTSOF(safe); k++)
-                        is_safe = is_safe || strcmp(s->methods[i], safe[k]) == 0;
-                if (!is_safe && r->methods & (UINT64_C(1) << i))
-                        return true;
-        }
-        return false;
-}
-
-/* Denials are not looked at: what is allowed must be narrow by itself. */
-static const EgressRule *find_store(const PolicyCredential *c, const EgressRules *s, const char *host, uint16_t port) {
-        for (size_t i = 0; i < s->n_allow; i++) {
-                const EgressRule *r = &s->rules[i];
-
-                if (!rule_covers(r, host, port) || !rule_writes(s, r))
-                        continue;
-                if (r->n_paths == 0)
-                        return r;
-                for (size_t k = 0; k < r->n_paths; k++)
-                        if (!is_path_of_place(c, r->paths[k].text))
-                                return r;
-        }
-        return NULL;
-}
-
-static void check_content(const Node *n, const PolicyCredential *c, const EgressPolicy *egress) {
-        bool any = false;
-
-        for (size_t i = 0; i < json_array_size(c->places); i++)
-                any = any || place_is_content(json_array_get(c->places, i));
-        for (size_t i = 0; any && i < json_array_size(c->hosts); i++)
-                for (size_t j = 0; j < json_array_size(c->ports); j++) {
-                        const char *host = json_string_value(json_array_get(c->hosts, i));
-                        uint16_t port = (uint16_t) json_integer_value(json_array_get(c->ports, j));
-                        const EgressRule *r = find_store(c, egress->files, host, port);
-
-                        if (r)
-                                node_fail(n, "credential \"%s\" has a place in a query or a body, and rule %s lets the run write elsewhere on %s:%u, "
-                                             "where it could store the value: list methods, and for those that write the place's own path",
-                                          c->name, r->label, host, port);
-                }
 }
 
 static void check_credentials(const Node *top, PolicyWorkflow *w) {
@@ -198,7 +122,6 @@ static void check_credentials(const Node *top, PolicyWorkflow *w) {
                 egress = policy_object_find(top->policy, POLICY_EGRESS, w->egress);
                 if (!credential->reason && egress && !egress->reason) {
                         check_reach(&n, &credential->credential, egress->egress, w->egress);
-                        check_content(&n, &credential->credential, egress->egress);
                         policy_check_app_reach(&n, &credential->credential, egress->egress, w->egress);
                 }
         }

@@ -42,7 +42,7 @@ typedef struct EgressDecision {
         EgressProtocol protocol;   /* what the port must carry */
         const char *rule;          /* borrowed: "egress/code-fix.json#/allow/0", "live/1", or "default" */
         const char *reason;        /* static: "allowed", "no-rule", "denied-by-rule", "port", "protocol", "method", "path", "git-repository"
-                                    * (no rule about git is for that repository, or for that service of it), or one of policy-git.h */
+                                    * (no rule about git is for that repository), or one of policy-git.h */
         const char *file;          /* borrowed: where the rule stood when it was read; "" for a live one and for "default" */
         unsigned line;             /* 0: unknown */
         const char *who;           /* borrowed: who added a live rule; else NULL */
@@ -193,6 +193,20 @@ typedef struct PolicyCredential {
         const json_t *places;                /* as atop policy-credential.c */
         const json_t *document;              /* the whole file */
 } PolicyCredential;
+
+/* ---- what an egress policy must leave alone for a credential's sake (policy-reach.c) ---- */
+
+/* What a policy is compared with, of one credential; NULL when out of memory. */
+json_t *policy_credential_bounds(const PolicyCredential *c);
+/* Of each of a workflow's: an array, the caller's. */
+int policy_workflow_bounds(const Policy *p, const PolicyWorkflow *w, json_t **ret);
+
+/* A reason for each thing that the policy allows and should not, of one credential's bounds, until false is returned; NULL: there is no memory for it.
+ * live_only: of what lets the run write, the live rules alone are looked at, since the files' were before. */
+typedef bool (*PolicyBreach)(const char *reason, void *userdata);
+void egress_policy_ask_bounds(const EgressPolicy *p, const json_t *bounds, bool live_only, PolicyBreach on_breach, void *userdata);
+/* Of all of a workflow's. -EPERM: it does not, and *ret_reason says why not (the caller's). `p` NULL allows nothing. */
+int egress_policy_keeps_bounds(const EgressPolicy *p, const json_t *bounds, bool live_only, char **ret_reason);
 
 /* Of a credential whose kind is "github-app". */
 typedef struct PolicyApp {

@@ -11,6 +11,7 @@ LIB_SRCS += supervisor/policy/policy-load.c \
             supervisor/policy/policy-live.c \
             supervisor/policy/policy-name.c \
             supervisor/policy/policy-path.c \
+            supervisor/policy/policy-reach.c \
             supervisor/policy/policy-rules.c \
             supervisor/policy/policy-rules-text.c \
             supervisor/policy/policy-app.c \

@@ -204,7 +204,7 @@ def test_token_only_at_the_origin(ran, world):
 
 @pytest.mark.parametrize("name, status, has", [
     ("lfs-download", "200", '"operation": "download"'), ("lfs-upload", "200", '"operation": "upload"'),
-    ("lfs-upload-main", "403", "git-ref"), ("lfs-upload-large", "403", "git-pack-size"), ("lfs-twice", "403", "git-unreadable"), ("lfs-lib", "403", "git-repository"),
+    ("lfs-upload-main", "403", "git-ref"), ("lfs-upload-large", "403", "git-pack-size"), ("lfs-twice", "403", "git-unreadable"), ("lfs-lib", "403", "git-lfs"),
     ("dumb", "403", "git-protocol"), ("dumb-refs", "403", "git-protocol"), ("smart-refs", "200", ""),
     ("junk", "200", "ERR anchorhold: The request cannot be read"), ("own-token", "200", "ERR anchorhold: This host may be used with this run's own credential only."),
 ])

@@ -15,7 +15,7 @@ from fakeguest import FakeGuest, dns, exchange
 from test_run_egress import address_of, records
 from waiting import wait_for
 
-RUN, MODEL_RUN = "r000000live01", "r000000live02"
+RUN, MODEL_RUN, PLACES_RUN = "r000000live01", "r000000live02", "r000000live03"
 POLICY = "/etc/anchorhold/policy/egress/test-live.json"
 REFUSED = 5
 
@@ -257,6 +257,42 @@ def test_deny_change_without_a_record(host, guest):
         host.systemctl("kill", "--signal=CONT", "anchor-auditd.service")
     assert wait_for(lambda: guest.call(dns, "www.example.org")[0] == 0, 20)
     assert guest.call(dns, "api.anthropic.com")[0] == REFUSED
+
+
+LOGIN = '{"name": "login.example.org", "ports": [443], "methods": ["%s"], "paths": ["/%s"]}'
+
+
+def test_deny_storing_where_a_value_may_be_content(host, anchord):  # noqa: F811
+    """What policy check asks of a workflow's policy for its credentials' sake, an operator's word does not undo; nor do files that have other credentials by now."""
+    places, login = (f"/etc/anchorhold/policy/{kind}.json" for kind in ("egress/test-places", "credentials/test-login"))
+    before = {path: host.run(["cat", path]).stdout for path in (places, login)}
+    wider = json.loads(before[places])
+    wider["allow"].append(json.loads(LOGIN % ("PUT", "notes")))
+    register(host, anchord, PLACES_RUN, "exec-places")
+    try:
+        for rule, why in ((LOGIN % ("PUT", "notes"), "could store the value"), (LOGIN.replace(', "paths": ["/%s"]', "") % "POST", "could store the value"),
+                          ("login.example.org:443", "could store the value"), ("*.example.org:443", "could store the value")):
+            done = operate(host, "allow", PLACES_RUN, rule, check=False)
+            assert done.returncode == 3 and why in done.stderr and "test-login" in done.stderr, done.stderr
+        assert not records(host, "policy.changed", PLACES_RUN)
+        # the controls: what stores nothing, what is elsewhere, and a denial
+        for verb, rule in (("allow", LOGIN % ("GET", "notes")), ("allow", (LOGIN % ("PUT", "notes")).replace("login", "www")), ("deny", LOGIN % ("PUT", "notes"))):
+            assert json.loads(operate(host, verb, PLACES_RUN, rule, "--json=short").stdout)["changed"]
+
+        # what is wrong with the files themselves is told as such
+        host.write(places, json.dumps(wider))
+        done = operate(host, "reload", PLACES_RUN, check=False)
+        assert done.returncode == 3 and "exec-places" in done.stderr and "could store the value" in done.stderr, done.stderr
+        # with another credential they load, and would do for the next run
+        host.write(login, json.dumps(dict(json.loads(before[login]), places=[{"header": "x-key"}])))
+        done = operate(host, "reload", PLACES_RUN, check=False)
+        assert done.returncode == 3 and "began with other credentials" in done.stderr and "goes on to hold" in done.stderr, done.stderr
+        explained = host.anchorctl("policy", "explain", PLACES_RUN, "https://login.example.org/notes", "--method=PUT", "--json=short", check=False)
+        assert json.loads(explained.stdout)["verdict"] == "deny"
+    finally:
+        for path, text in before.items():
+            host.write(path, text)
+        release(host, anchord, PLACES_RUN)
 
 
 def test_inspected_host(host, anchord):  # noqa: F811

@@ -106,7 +106,10 @@ def model(policy, name, port, method=None, path=None):
         return "deny", "denied-by-rule", "deny/%d" % denial[2]
     if best:
         _, i, r = best
-        inspect = port_of(r, port) == "tls" and (r.get("tls") == "inspect" or r.get("methods") or r.get("paths") or undecided)
+        tls = port_of(r, port) == "tls"
+        inspect = tls and (r.get("tls") == "inspect" or r.get("methods") or r.get("paths") or undecided)
+        if tls and not inspect and method and model(policy, name, port)[0] == "inspect":
+            inspect = True                                     # its connection is, or nobody would see the request
         return "inspect" if inspect else "pass", "allowed", "allow/%d" % i
     return "deny", None, None
 

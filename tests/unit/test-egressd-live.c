@@ -164,12 +164,97 @@ static void test_ended(void **state) {
         assert_false(is_allowed(w, "b.example.net", 443));
 }
 
+/* ---- what a run's credentials ask of its policy ---- */
+
+static void put_keyed(const char *allow, const char *place) {
+        _cleanup_free_ char *egress = text_format("{\"allow\": [{\"name\": \"login.example.org\", \"ports\": [443], \"methods\": [\"POST\"], \"paths\": [\"/login\"]}%s]}", allow);
+        _cleanup_free_ char *credential = text_format("{\"sentinel\": {\"alphabet\": \"hex\", \"length\": 40}, \"hosts\": [\"login.example.org\"], \"ports\": [443],"
+                                                      " \"places\": [%s]}", place);
+        Tree image = {};
+
+        tree_put(&image, "usr/lib/anchorhold/policy/egress/keyed.json", egress);
+        tree_put(&image, "usr/lib/anchorhold/policy/credentials/keyed.json", credential);
+        tree_put(&image, "usr/lib/anchorhold/policy/workflows/keyed.json",
+                 "{\"template\": \"base\", \"repository\": false, \"egress\": \"keyed\", \"credentials\": [\"keyed\"],"
+                 " \"steps\": [{\"name\": \"exec\", \"kind\": \"exec\", \"timeout\": \"1h\"}]}");
+}
+
+#define BODY "{\"json\": \"/key\", \"method\": \"POST\", \"path\": \"/login\"}"
+#define NOTES "{\"name\": \"login.example.org\", \"ports\": [443], \"methods\": [\"PUT\"], \"paths\": [\"/notes\"]}"
+#define READ "{\"name\": \"login.example.org\", \"ports\": [443], \"methods\": [\"GET\"]}"
+
+static void amend(World *w, bool allow, const char *rule) {
+        call(w, "Amend", json_pack("{s:s, s:b, s:s}", "run", RUN, "allow", allow, "rule", rule));
+}
+
+static void assert_refused(const World *w, const char *reason) {
+        assert_error(w, "Denied");
+        if (!strstr(get(w, "reason"), reason))
+                fail_msg("%s", get(w, "reason"));
+}
+
+static int set_up_keyed(void **state) {
+        put_keyed("", BODY);
+        return set_up(state);
+}
+
+/* Where a value may be content, no operator's word lets the run store content; nor after egressd began anew. */
+static void test_bounds_of_a_live_rule(void **state) {
+        World *w = *state;
+
+        register_run_of(w, RUN, "keyed");
+        for (unsigned life = 0; life < 2; life++) {
+                amend(w, true, NOTES);
+                assert_refused(w, "rule live/1 lets the run write elsewhere on login.example.org:443");
+                assert_null(strstr(w->auditd.records ?: "", "policy.changed"));
+                w->e = egressd_free(w->e);
+                begin_life(w);
+        }
+
+        /* the controls: what stores nothing, what is elsewhere, a denial of anything, and a run without credentials */
+        amend(w, true, READ);
+        assert_null(w->error);
+        amend(w, true, "notes.example.org:443");
+        assert_null(w->error);
+        amend(w, false, NOTES);
+        assert_null(w->error);
+        amend(w, false, "login.example.org");
+        assert_null(w->error);
+        call(w, "Release", json_pack("{s:s}", "run", RUN));
+        register_run(w, RUN);
+        amend(w, true, "login.example.org:80");
+        assert_null(w->error);
+}
+
+/* A run keeps the credentials that it began with, though the files have others by now. */
+static void test_bounds_of_a_reload(void **state) {
+        World *w = *state;
+
+        register_run_of(w, RUN, "keyed");
+        put_keyed(", " NOTES, "{\"header\": \"x-key\"}");
+        call(w, "Reload", json_pack("{s:s}", "run", RUN));
+        assert_refused(w, "rule egress/keyed.json#/allow/1 lets the run write elsewhere");
+        assert_refused(w, "the run began with other credentials");
+        call(w, "Explain", json_pack("{s:s, s:s, s:i, s:s, s:s}", "run", RUN, "name", "login.example.org", "port", 443, "method", "PUT", "path", "/notes"));
+        assert_string_equal(get(w, "verdict"), "deny");
+
+        /* the controls: the same without that rule, and a run that begins now */
+        put_keyed(", " READ, "{\"header\": \"x-key\"}");
+        call(w, "Reload", json_pack("{s:s}", "run", RUN));
+        assert_null(w->error);
+        assert_true(json_is_true(json_object_get(w->answer, "changed")));
+        put_keyed(", " NOTES, "{\"header\": \"x-key\"}");
+        register_run_of(w, OTHER, "keyed");
+}
+
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test_setup_teardown(test_reload, set_up_policy, tear_down),
                 cmocka_unit_test_setup_teardown(test_amend, set_up_policy, tear_down),
                 cmocka_unit_test_setup_teardown(test_released, set_up_policy, tear_down),
                 cmocka_unit_test_setup_teardown(test_ended, set_up_policy, tear_down),
+                cmocka_unit_test_setup_teardown(test_bounds_of_a_live_rule, set_up_keyed, tear_down),
+                cmocka_unit_test_setup_teardown(test_bounds_of_a_reload, set_up_keyed, tear_down),
         };
 
         return cmocka_run_group_tests(tests, enter_world, NULL);

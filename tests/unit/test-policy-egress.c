@@ -435,7 +435,8 @@ static void test_git(void **state) {
         expect(e, "git.example.org", 443, "GET", "/team/lib/x/info/refs?service=git-upload-pack", EGRESS_DENY, "allow/0", "git-repository");
         expect(e, "git.example.org", 443, "GET", "/team/app-docs/info/refs?service=git-upload-pack", EGRESS_INSPECT, "allow/1", "allowed");
         expect(e, "git.example.org", 443, "GET", "/team/app-docs/info/refs?service=git-receive-pack", EGRESS_DENY, "allow/1", "git-push");
-        expect(e, "git.example.org", 443, "POST", "/team/app-docs/git-receive-pack", EGRESS_DENY, "allow/0", "git-repository");
+        expect(e, "git.example.org", 443, "POST", "/team/app-docs/git-receive-pack", EGRESS_DENY, "allow/1", "git-push");
+        expect(e, "git.example.org", 443, "POST", "/team/app-docs.git/info/lfs/objects/batch", EGRESS_DENY, "allow/1", "git-lfs");
         expect(e, "git.example.org", 443, "GET", "/team/app.git/info/refs", EGRESS_DENY, "allow/0", "git-protocol");
         expect(e, "git.example.org", 443, "GET", "/team/app.git/git-upload-pack", EGRESS_DENY, "allow/0", "git-protocol");
         expect(e, "git.example.org", 443, "GET", "/team/app.git/HEAD", EGRESS_DENY, "allow/0", "path");
@@ -459,6 +460,16 @@ static void test_git(void **state) {
         expect(e, "git.example.org", 443, "GET", "/team/app/archive.zip", EGRESS_DENY, "allow/0", "git-protocol");
         expect(e, "git.example.org", 443, "PUT", "/team/app", EGRESS_DENY, "allow/0", "git-protocol");
         expect(e, "git.example.org", 22, NULL, NULL, EGRESS_DENY, "allow/0", "port");
+
+        /* what such a rule does not say is not made good by one for the whole host, at none of the requests of a push */
+        e = load(*state, "{'allow': [{'name': 'git.example.org', 'ports': [443], 'tls': 'inspect'},"
+                         " {'name': 'git.example.org', 'ports': [443], 'git': {'repositories': ['team/app'], 'fetch': true}}]}");
+        expect(e, "git.example.org", 443, "GET", "/team/app/info/refs?service=git-receive-pack", EGRESS_DENY, "allow/1", "git-push");
+        expect(e, "git.example.org", 443, "POST", "/team/app/git-receive-pack", EGRESS_DENY, "allow/1", "git-push");
+        expect(e, "git.example.org", 443, "POST", "/team/app.git/git-receive-pack", EGRESS_DENY, "allow/1", "git-push");
+        expect(e, "git.example.org", 443, "POST", "/team/app.git/info/lfs/objects/batch", EGRESS_DENY, "allow/1", "git-lfs");
+        expect(e, "git.example.org", 443, "POST", "/team/app/git-upload-pack", EGRESS_INSPECT, "allow/1", "allowed");
+        expect(e, "git.example.org", 443, "POST", "/team/other/git-receive-pack", EGRESS_INSPECT, "allow/0", "allowed");
 }
 
 static void test_git_frozen(void **state) {

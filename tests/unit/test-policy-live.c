@@ -7,6 +7,7 @@
 #include <cmocka.h>
 
 #include "policy-tree.h"
+#include "util/json.h"
 
 static int setup(void **state) {
         static Tree t;
@@ -356,6 +357,90 @@ static void test_git(void **state) {
         egress_policy_free(one);
 }
 
+/* A rule about git says what is done with a repository: what an operator allows of the whole host does not take its place. */
+static void test_git_stays_narrow(void **state) {
+        const EgressPolicy *e = load(*state, "{'allow': [{'name': 'git.example.org', 'ports': [443], 'git': {'repositories': ['team/app'], 'fetch': true}},"
+                                             " {'name': 'git.example.org', 'ports': [443], 'git': {'repositories': ['team/both'], 'push': {'refs': ['refs/heads/x']}}}]}");
+        static const char *const whole[] = {
+                "{\"name\": \"git.example.org\", \"ports\": [443], \"tls\": \"inspect\"}",
+                "{\"name\": \"git.example.org\", \"ports\": [443], \"paths\": [\"/team/app.git/git-receive-pack\", \"/team/app/git-receive-pack\"]}",
+                "git.example.org:443",
+        };
+
+        for (size_t i = 0; i < ELEMENTSOF(whole); i++) {
+                EgressPolicy *p = amend(e, true, whole[i]);
+
+                assert_string_equal(ask(p, "git.example.org", 443, "POST", "/team/app/git-receive-pack").reason, "git-push");
+                assert_string_equal(ask(p, "git.example.org", 443, "POST", "/team/app.git/git-receive-pack").reason, "git-push");
+                assert_string_equal(ask(p, "git.example.org", 443, "GET", "/team/app/info/refs?service=git-receive-pack").reason, "git-push");
+                assert_non_null(ask(p, "git.example.org", 443, "POST", "/team/both/git-receive-pack").git);
+                /* the control: what it does allow */
+                assert_int_equal(git_verdict(p, "GET", "/about"), i == 1 ? EGRESS_DENY : EGRESS_INSPECT);
+                assert_int_equal(git_verdict(p, "POST", "/team/app/git-upload-pack"), EGRESS_INSPECT);
+                egress_policy_free(p);
+        }
+}
+
+/* A request is seen because its connection is inspected, whichever rule it is that allows it. */
+static void test_request_of_an_inspected_connection(void **state) {
+        const EgressPolicy *e = load(*state, "{'allow': [{'name': 'a.example.org', 'ports': [443], 'paths': ['/v1']}, {'name': '*.b.example.org', 'ports': [443]}, "
+                                             "{'name': 'c.example.org', 'ports': [443]}], 'deny': [{'name': 'x.b.example.org', 'methods': ['DELETE']}]}");
+        EgressPolicy *p = amend(e, true, "a.example.org:443"), *q = amend(p, false, "a.example.org");
+
+        assert_int_equal(ask(e, "a.example.org", 443, "GET", "/v2").verdict, EGRESS_DENY);
+        assert_int_equal(ask(p, "a.example.org", 443, NULL, NULL).verdict, EGRESS_INSPECT);
+        assert_int_equal(ask(p, "a.example.org", 443, "GET", "/v2").verdict, EGRESS_INSPECT);
+        assert_int_equal(ask(q, "a.example.org", 443, "GET", "/v2").verdict, EGRESS_DENY);
+
+        assert_int_equal(ask(e, "x.b.example.org", 443, NULL, NULL).verdict, EGRESS_INSPECT);
+        assert_int_equal(ask(e, "x.b.example.org", 443, "GET", "/").verdict, EGRESS_INSPECT);
+        assert_int_equal(ask(e, "x.b.example.org", 443, "DELETE", "/").verdict, EGRESS_DENY);
+        assert_int_equal(ask(e, "c.example.org", 443, "GET", "/").verdict, EGRESS_PASS);
+        egress_policy_free(q);
+        egress_policy_free(p);
+}
+
+/* What a workflow's credentials ask of its policy, they ask of each one that it is changed to. */
+static void test_bounds(void **state) {
+        static const char *const bounds = "[{\"credential\": \"login\", \"hosts\": [\"api.example.org\", \"other.example.org\"], \"ports\": [443, 8443], \"content\": [\"/login\"]},"
+                                          " {\"credential\": \"token\", \"hosts\": [\"head.example.org\"], \"ports\": [443]}]";
+        static const struct {
+                const char *rule, *reason; /* NULL: fine */
+        } cases[] = {
+                { "{\"name\": \"api.example.org\", \"ports\": [443], \"methods\": [\"PUT\"], \"paths\": [\"/notes\"]}", "could store the value" },
+                { "{\"name\": \"api.example.org\", \"ports\": [443], \"methods\": [\"POST\"]}", "could store the value" },
+                { "{\"name\": \"api.example.org\", \"ports\": [443], \"tls\": \"inspect\"}", "could store the value" },
+                { "{\"name\": \"*.example.org\", \"ports\": [443], \"tls\": \"pass\"}", "api.example.org:443, where it could store" },
+                { "api.example.org:443", "could store the value" },
+                { "other.example.org:443", "other.example.org:443, which rule live/1 does not inspect" },
+                { "api.example.org:8443/tls", "api.example.org:8443, which rule live/1 does not inspect" },
+                { "api.example.org:8443/raw", "does not inspect" },
+                { "{\"name\": \"api.example.org\", \"ports\": [443], \"methods\": [\"GET\", \"HEAD\"]}", NULL },
+                { "{\"name\": \"api.example.org\", \"ports\": [443], \"methods\": [\"PUT\"], \"paths\": [\"/login\"]}", NULL },
+                { "{\"name\": \"head.example.org\", \"ports\": [443], \"methods\": [\"PUT\"], \"paths\": [\"/notes\"]}", NULL },
+                { "third.example.org:443", NULL },
+                { "api.example.org:80", NULL },
+                { "*.api.example.org:443", NULL },
+        };
+        const EgressPolicy *e = load(*state, "{'allow': [{'name': 'api.example.org', 'ports': [443], 'methods': ['POST'], 'paths': ['/login']},"
+                                             " {'name': 'head.example.org', 'ports': [443], 'methods': ['POST']}]}");
+        _cleanup_json_ json_t *j = json_loads(bounds, 0, NULL);
+
+        assert_non_null(j);
+        for (size_t i = 0; i < ELEMENTSOF(cases); i++) {
+                EgressPolicy *p = amend(e, true, cases[i].rule);
+
+                for (unsigned live_only = 0; live_only < 2; live_only++) {
+                        _cleanup_free_ char *reason = NULL;
+                        int r = egress_policy_keeps_bounds(p, j, live_only, &reason);
+
+                        if (r != (cases[i].reason ? -EPERM : 0) || (r < 0 && !strstr(reason, cases[i].reason)))
+                                fail_msg("%s: %d %s", cases[i].rule, r, reason ?: "");
+                }
+                egress_policy_free(p);
+        }
+}
+
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test_setup_teardown(test_allow, setup, teardown),
@@ -366,6 +451,9 @@ int main(void) {
                 cmocka_unit_test_setup_teardown(test_rebase, setup, teardown),
                 cmocka_unit_test_setup_teardown(test_order, setup, teardown),
                 cmocka_unit_test_setup_teardown(test_git, setup, teardown),
+                cmocka_unit_test_setup_teardown(test_git_stays_narrow, setup, teardown),
+                cmocka_unit_test_setup_teardown(test_request_of_an_inspected_connection, setup, teardown),
+                cmocka_unit_test_setup_teardown(test_bounds, setup, teardown),
         };
 
         return cmocka_run_group_tests(tests, NULL, NULL);
