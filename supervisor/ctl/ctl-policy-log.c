@@ -227,6 +227,7 @@ static CtlExit print_table(Ctl *ctl, const Records *records) {
         static const char *const titles[] = { "TIME", "RUN", "VERDICT", "RULE", "REQUEST", NULL };
         _cleanup_(table_freep) Table *t = NULL;
         size_t denied = 0;
+        uint64_t refusals = 0;
         int r;
 
         r = table_new(&t, titles);
@@ -241,6 +242,7 @@ static CtlExit print_table(Ctl *ctl, const Records *records) {
                         break;
                 }
                 denied += ctl_record_is_denial(record->event, record->data);
+                refusals += ctl_record_refusals(record->event, record->data);
                 r = table_add(t, strlen(time) >= 19 ? time + 11 : time) ?: table_add(t, record->run) ?: table_add(t, verdict(record)) ?:
                     table_add(t, rule) ?: table_add(t, text);
         }
@@ -255,10 +257,11 @@ static CtlExit print_table(Ctl *ctl, const Records *records) {
         if (ctl->o.blocked && denied == 0)
                 (void) fputs("Nothing was refused.\n", ctl->out);
         else if (ctl->o.blocked)
-                (void) fprintf(ctl->out, "\n%zu record%s of what was refused.\n", denied, denied == 1 ? "" : "s");
+                (void) fprintf(ctl->out, "\nRefused %llu time%s, in %zu record%s.\n", (unsigned long long) refusals, refusals == 1 ? "" : "s", denied,
+                               denied == 1 ? "" : "s");
         else
-                (void) fprintf(ctl->out, "%s%zu record%s, %zu of what was refused.\n", table_rows(t) > 0 ? "\n" : "", records->n,
-                               records->n == 1 ? "" : "s", denied);
+                (void) fprintf(ctl->out, "%s%zu record%s; refused %llu time%s, in %zu of them.\n", table_rows(t) > 0 ? "\n" : "", records->n,
+                               records->n == 1 ? "" : "s", (unsigned long long) refusals, refusals == 1 ? "" : "s", denied);
         return CTL_OK;
 }
 

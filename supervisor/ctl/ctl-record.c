@@ -27,6 +27,30 @@ static int64_t number(const json_t *data, const char *key) {
         return json_integer_value(json_object_get(data, key));
 }
 
+uint64_t ctl_record_refusals(const char *event, const json_t *data) {
+        int64_t count = number(data, "count");
+
+        return !ctl_record_is_denial(event, data) ? 0 : count > 1 ? (uint64_t) count : 1;
+}
+
+/* Of a record that stands for many requests: which they were, the first few with how often. */
+static void write_requests(FILE *f, const json_t *data) {
+        enum { SHOWN = 3 };
+        const json_t *requests = json_object_get(data, "requests");
+        size_t n = json_array_size(requests);
+
+        for (size_t i = 0; i < n && i < SHOWN; i++) {
+                const json_t *one = json_array_get(requests, i);
+                json_int_t count = json_integer_value(json_array_get(one, 2));
+
+                (void) fprintf(f, "%s %s %s", i > 0 ? "," : "", json_string_value(json_array_get(one, 0)) ?: "?", json_string_value(json_array_get(one, 1)) ?: "?");
+                if (n > 1 && count > 1)
+                        (void) fprintf(f, " (%lld)", (long long) count);
+        }
+        if (n > SHOWN)
+                (void) fprintf(f, " and %zu more", n - SHOWN);
+}
+
 static void write_target(FILE *f, const char *event, const json_t *data) {
         const char *name = ctl_string(data, "name") ?: ctl_string(data, "host") ?: ctl_string(data, "address");
 
@@ -48,6 +72,7 @@ static void write_detail(FILE *f, const char *event, const json_t *data) {
         for (size_t i = 0; i < ELEMENTSOF(words); i++)
                 if (ctl_string(data, words[i]))
                         (void) fprintf(f, " %s", ctl_string(data, words[i]));
+        write_requests(f, data);
         if (strcmp(event, "egress.allow") == 0 && ctl_string(data, "verdict"))
                 (void) fprintf(f, " (%s)", ctl_string(data, "verdict"));
         if (strcmp(event, "dns.allow") == 0 && address)

@@ -250,5 +250,7 @@ void ctl_pager_close(Ctl *ctl);
 char *ctl_record_text(const char *event, const json_t *data);
 /* Is it about something that was refused? */
 bool ctl_record_is_denial(const char *event, const json_t *data);
+/* How many refusals it stands for. */
+uint64_t ctl_record_refusals(const char *event, const json_t *data);
 /* Is it about the network at all? */
 bool ctl_record_is_network(const char *event);

@@ -213,7 +213,7 @@ def test_doctor_and_status(host):
 
 
 def test_policy_log_and_audit(host):
-    done = host.exec_run("getent hosts nowhere.example.com; true")
+    done = host.exec_run("for i in 1 2 3 4 5 6 7; do getent hosts nowhere.example.com; done; true")
     assert done.returncode == OK
     item = re.search(r"i[0-9a-z]{12}", done.stderr).group()
     run = host.show(item)["runs"][0]["id"]
@@ -223,6 +223,11 @@ def test_policy_log_and_audit(host):
         assert refused and refused[0]["run"] == run and refused[0]["data"]["rule"]
         table = expect(host, OK, "policy", "log", subject, "--blocked", user=None).stdout
         assert re.search(r"denied .*lookup of nowhere\.example\.com: no-rule", table)
+        # records that stand for many: how often, and in how many records; the same from the end of the whole log
+        times = sum(r["data"].get("count", 1) for r in records)
+        assert times > len(records) and table.splitlines()[-1] == f"Refused {times} times, in {len(records)} records.", table
+        whole = expect(host, OK, "policy", "log", subject, user=None).stdout.splitlines()[-1]
+        assert re.fullmatch(rf"\d+ records; refused {times} times, in {len(records)} of them\.", whole), whole
     assert "intact" in expect(host, OK, "audit", "verify", user=None).stdout
     assert "may not read the audit log" in expect(host, REFUSED, "audit", "verify", user="operator").stderr
 

@@ -90,6 +90,13 @@ static void test_records(void **state) {
                 { "egress.deny", "{\"name\": \"a.example.org\", \"port\": 443, \"reason\": \"path\", \"count\": 7, \"detail\": \"GET /a\", \"details\": [[\"GET /a\", 4], [\"GET /b\", 3]]}",
                   "a.example.org:443: path (GET /a and 1 more), 7 times", true },
                 { "egress.deny", "{}", "?", true },
+                { "egress.requests", "{\"name\": \"a.example.org\", \"port\": 443, \"count\": 6, \"requests\": [[\"GET\", \"/v1/x\", 6]]}",
+                  "a.example.org:443 GET /v1/x, 6 times", false },
+                { "egress.requests", "{\"name\": \"a.example.org\", \"port\": 443, \"count\": 1, \"requests\": [[\"GET\", \"/v1/x\", 1]]}",
+                  "a.example.org:443 GET /v1/x", false },
+                { "egress.requests", "{\"name\": \"a.example.org\", \"port\": 443, \"count\": 20, \"requests\": [[\"GET\", \"/a\", 6], [\"POST\", \"/b\", 1], [\"GET\", \"/c\", 2],"
+                  " [\"GET\", \"/d\", 11]]}", "a.example.org:443 GET /a (6), POST /b, GET /c (2) and 1 more, 20 times", false },
+                { "egress.requests", "{\"name\": \"-\", \"port\": 0, \"count\": 2, \"requests\": [7, [1, 2, \"x\"]]}", "-:0 ? ?, ? ?, 2 times", false },
                 { "egress.totals", "{\"rejected\": 7, \"logged\": 5}", "in all, 7 packets turned away by the guest's network", false },
                 { "egress.totals", "{\"rejected\": 1}", "in all, 1 packet turned away by the guest's network", false },
                 { "egress.totals", "{\"rejected\": 0, \"fence\": {\"connect_allowed\": 3, \"tested\": 9, \"connect_never\": 1, \"bind_refused\": 2}}",
@@ -109,6 +116,23 @@ static void test_records(void **state) {
                 assert_true(ctl_record_is_network(cases[i].event));
         }
         assert_false(ctl_record_is_network("item.submitted"));
+}
+
+/* A record of a denial stands for as many as it counts. */
+static void test_refusals(void **state) {
+        static const struct {
+                const char *event, *data;
+                uint64_t n;
+        } cases[] = {
+                { "egress.deny", "{\"count\": 7}", 7 }, { "dns.refused", "{\"count\": 1}", 1 }, { "conn.deny", "{}", 1 }, { "egress.deny", "{\"count\": -3}", 1 },
+                { "credential.misuse", "{\"count\": \"x\"}", 1 }, { "egress.requests", "{\"count\": 7}", 0 }, { "egress.allow", "{}", 0 },
+        };
+
+        for (size_t i = 0; i < ELEMENTSOF(cases); i++) {
+                _cleanup_json_ json_t *data = json_loads(cases[i].data, 0, NULL);
+
+                assert_int_equal(ctl_record_refusals(cases[i].event, data), cases[i].n);
+        }
 }
 
 static void test_progress_lines(void **state) {
@@ -195,6 +219,7 @@ int main(void) {
                 cmocka_unit_test(test_format),
                 cmocka_unit_test(test_table),
                 cmocka_unit_test(test_records),
+                cmocka_unit_test(test_refusals),
                 cmocka_unit_test(test_progress_lines),
                 cmocka_unit_test(test_progress_plain),
         };
