@@ -59,6 +59,7 @@ static int ask_for_start(Flow *f) {
 
 void flow_start_unit(Flow *f) {
         f->why[0] = 0;
+        f->trail = (UnitTrail) {};
         f->started_monotonic = f->started_realtime = 0;
         flow_set_state(f, FLOW_STARTING);
         if (ask_for_start(f) < 0)

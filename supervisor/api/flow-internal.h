@@ -2,10 +2,11 @@
 #pragma once
 
 /* Shared by flow.c (the states), flow-begin.c (to a run that is on its way), flow-setup.c (spec, registration, release) and flow-cleanup.c (the end of units),
- * flow-slice.c (whether a slice was stopped). */
+ * flow-slice.c (why a run was lost), flow-units.c (what systemd tells of its units). */
 
 #include "api/manager-internal.h"
 #include "api/spec.h"
+#include "api/unit-trail.h"
 
 typedef enum FlowState {
         FLOW_AUDITING,
@@ -54,6 +55,7 @@ struct Flow {
         json_t *facts;                  /* owned */
         char *commit;                   /* owned; the checked result */
         char why[192];                  /* what ended while the run was starting: its own unit, or one that it needs, and how */
+        UnitTrail trail;                /* of its units, since it was started */
         char failed_unit[64];           /* the last one that was noted */
         unsigned n_flags;               /* so far */
         bool stop;                      /* an operator wants it to end */
@@ -64,6 +66,8 @@ struct Flow {
 
 /* ---- flow.c ---- */
 void flow_set_state(Flow *f, FlowState state);
+/* Starting or active: how its units are is of interest. */
+bool flow_is_live(const Flow *f);
 /* Reads the item again and changes it under our lease: 0 or LEDGER_E_…, logged. */
 int flow_transition(Flow *f, LedgerChange c);
 /* The item failed, with what follows from that; the flow goes. */
@@ -92,7 +96,7 @@ int flow_release(Flow *f);
 
 /* ---- flow-slice.c ---- */
 
-/* Ends a run that is gone without having said why; if its slice was stopped, the reason names that. */
+/* Ends a run that is gone without having said why; if its slice or another of its units was the cause, the reason names that. */
 void flow_end_lost(Flow *f, const char *reason);
 
 /* ---- flow-budget.c ---- */

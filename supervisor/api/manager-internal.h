@@ -203,6 +203,7 @@ void flow_note_policies(Manager *m, const char *run, const json_t *digests);
 void flows_on_audited(Manager *m);
 /* why: how a service ended, may be NULL */
 void flows_on_unit_changed(Manager *m, const char *unit, const char *active, const char *why);
+void flows_on_unit_job(Manager *m, const char *unit, uint32_t job, bool queued);
 void flow_stop(Flow *f, const char *reason);
 /* Ends the run under way, and queues the item again with its attempt kept; nothing if the run has ended by itself. */
 void flow_hand_back(Flow *f, const char *reason);
@@ -234,11 +235,11 @@ int flow_on_imported(Flow *f, bool ok, const char *reason, const char *commit, c
 
 /* ---- flow-slice.c ---- */
 
-/* Was the slice of all runs, or that of this run, stopped under it? `done` is called once, maybe at once: "anchorhold-runs.slice was stopped", or NULL
- * if nothing is the matter with either. The flow may be gone by then. */
+/* Was the slice of all runs, or that of this run, stopped under it, or one of its units, or did one die? `done` is called once, maybe at once: "anchorhold-runs.slice was
+ * stopped", "anchor-vm@r0123456789ab.service ended: signal 9", or NULL if nothing else is the matter. `reason` is what it was said to be. The flow may be gone by then. */
 typedef void (*FlowLost)(const char *what, void *userdata);
-void flow_ask_slice(Flow *f, FlowLost done, void *userdata);
-/* The reason with that before it, if there is something; the caller's. */
+void flow_ask_slice(Flow *f, const char *reason, FlowLost done, void *userdata);
+/* The reason with that before it, if there is something; that alone, if the reason is of the same unit. The caller's. */
 char *flow_lost_reason(const char *what, const char *reason);
 
 /* ---- drain.c ---- */

@@ -249,6 +249,10 @@ static void on_bus_lost(void *userdata) {
         (void) sd_event_exit(m->event, -ECONNRESET);
 }
 
+static void on_unit_job(const char *unit, uint32_t job, bool queued, void *userdata) {
+        flows_on_unit_job(userdata, unit, job, queued);
+}
+
 static void on_unit_changed(const char *unit, const char *active, const char *why, void *userdata) {
         enforcers_on_unit_changed(userdata, unit, active, why);
         flows_on_unit_changed(userdata, unit, active, why);
@@ -348,7 +352,7 @@ static int start_peers(Manager *m) {
         if (r < 0)
                 return log_error_errno(r, "cannot set up the ways to the other daemons");
 
-        r = units_new(&m->units, m->event, on_unit_changed, on_bus_lost, m);
+        r = units_new(&m->units, m->event, on_unit_changed, on_unit_job, on_bus_lost, m);
         if (r < 0)
                 return log_error_errno(r, "cannot reach systemd over D-Bus");
         r = enforcers_start(m);

@@ -439,7 +439,7 @@ static int ending_new(Manager *m, Flow *f, IpcCall *call, json_t *params, Ending
         return 0;
 }
 
-/* What ends a run in an error may be that its slice was stopped. */
+/* What ends a run in an error may be that its slice was stopped, or another of its units. */
 static void on_slice(const char *what, void *userdata) {
         Ending *e = userdata;
         char *reason = what ? flow_lost_reason(what, e->reason) : NULL;
@@ -449,6 +449,10 @@ static void on_slice(const char *what, void *userdata) {
                 e->reason = reason;
         }
         ending_complete(e, 0);
+}
+
+static void ask_slice(Flow *f, Ending *e) {
+        flow_ask_slice(f, e->reason, on_slice, e);
 }
 
 static bool is_outcome(const char *s) {
@@ -491,7 +495,7 @@ static int on_finish(IpcCall *call, json_t *params, void *userdata) {
         if (!wants_bundle || fd < 0) {
                 (void) fd_close(fd);
                 if (strcmp(outcome, "error") == 0)
-                        flow_ask_slice(f, on_slice, TAKE_PTR(e));
+                        ask_slice(f, TAKE_PTR(e));
                 else
                         ending_complete(TAKE_PTR(e), 0);
                 return 0;
@@ -570,7 +574,7 @@ static int on_mismatch(IpcCall *call, json_t *params, void *userdata) {
         e->outcome = strdup("error");
         if (!e->reason || !e->outcome)
                 return -ENOMEM;
-        flow_ask_slice(f, on_slice, TAKE_PTR(e));
+        ask_slice(f, TAKE_PTR(e));
         return 0;
 }
 

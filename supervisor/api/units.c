@@ -15,6 +15,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <signal.h>
 #include <string.h>
 #include <systemd/sd-bus.h>
 
@@ -39,6 +40,7 @@ struct Call {
         Units *units;       /* borrowed */
         Call *next;
         sd_bus_slot *slot;  /* owned */
+        sd_event_source *timer; /* owned; until it is sent */
         char *unit;         /* owned; for messages */
         char *job;          /* owned; path, once known */
         const char *verb;   /* static */
@@ -56,6 +58,7 @@ struct Units {
         char why_unit[256];  /* the service whose end was told last, and how: its state follows in the next signal */
         char why[96];
         UnitsChanged changed;
+        UnitsJob job;
         void (*lost)(void *userdata);
         void *userdata;
 };
@@ -74,6 +77,7 @@ static Call *call_free(Call *c) {
                 }
 
         sd_bus_slot_unref(c->slot);
+        sd_event_source_disable_unref(c->timer);
         free(c->unit);
         free(c->job);
         free(c);
@@ -347,23 +351,48 @@ static int on_since(sd_bus_message *m, void *userdata, sd_bus_error *ignored) {
         return 0;
 }
 
-int units_since(Units *u, const char *unit, UnitsSince done, void *userdata) {
+static int send_since(Call *c) {
         _cleanup_(sd_bus_message_unrefp) sd_bus_message *m = NULL;
-        _cleanup_(call_freep) Call *c = NULL;
         _cleanup_free_ char *path = NULL;
+        int r;
+
+        r = sd_bus_path_encode(UNIT_PATH, c->unit, &path);
+        if (r < 0)
+                return r;
+        r = sd_bus_message_new_method_call(c->units->bus, &m, SYSTEMD, path, "org.freedesktop.DBus.Properties", "GetAll");
+        if (r >= 0)
+                r = sd_bus_message_append(m, "s", SYSTEMD ".Unit");
+        if (r >= 0)
+                r = sd_bus_call_async(c->units->bus, &c->slot, m, on_since, c, SINCE_TIMEOUT_USEC);
+        return r;
+}
+
+static int on_since_due(sd_event_source *source, uint64_t usec, void *userdata) {
+        Call *c = userdata;
+        UnitsSince done = c->since;
+        void *done_userdata = c->userdata;
+        int r;
+
+        r = send_since(c);
+        if (r >= 0)
+                return 0;
+        (void) call_free(c);
+        if (done)
+                done(r, &(UnitSince) {}, done_userdata);
+        return 0;
+}
+
+int units_since(Units *u, const char *unit, uint64_t delay_usec, UnitsSince done, void *userdata) {
+        _cleanup_(call_freep) Call *c = NULL;
         int r;
 
         r = call_new(u, "ask about", unit, userdata, &c);
         if (r < 0)
                 return r;
-        r = sd_bus_path_encode(UNIT_PATH, unit, &path);
-        if (r < 0)
-                return r;
-        r = sd_bus_message_new_method_call(u->bus, &m, SYSTEMD, path, "org.freedesktop.DBus.Properties", "GetAll");
-        if (r >= 0)
-                r = sd_bus_message_append(m, "s", SYSTEMD ".Unit");
-        if (r >= 0)
-                r = sd_bus_call_async(u->bus, &c->slot, m, on_since, c, SINCE_TIMEOUT_USEC);
+        if (delay_usec > 0)
+                r = sd_event_add_time_relative(u->event, &c->timer, CLOCK_MONOTONIC, delay_usec, 1, on_since_due, c);
+        else
+                r = send_since(c);
         if (r < 0)
                 return r;
 
@@ -377,15 +406,29 @@ int units_since(Units *u, const char *unit, UnitsSince done, void *userdata) {
 static int on_job_removed(sd_bus_message *m, void *userdata, sd_bus_error *ignored) {
         Units *u = userdata;
         const char *job, *unit, *result;
+        uint32_t id;
 
-        if (sd_bus_message_read(m, "uoss", NULL, &job, &unit, &result) < 0)
+        if (sd_bus_message_read(m, "uoss", &id, &job, &unit, &result) < 0)
                 return 0;
+
+        if (strncmp(unit, "anchor", 6) == 0)
+                u->job(unit, id, false, u->userdata);
 
         for (Call *c = u->calls; c; c = c->next)
                 if (c->job && strcmp(c->job, job) == 0) {
                         call_end(c, strcmp(result, "done") == 0 ? 0 : -EPROTO, result);
                         return 0;
                 }
+        return 0;
+}
+
+static int on_job_new(sd_bus_message *m, void *userdata, sd_bus_error *ignored) {
+        Units *u = userdata;
+        const char *unit;
+        uint32_t id;
+
+        if (sd_bus_message_read(m, "uos", &id, NULL, &unit) >= 0 && strncmp(unit, "anchor", 6) == 0)
+                u->job(unit, id, true, u->userdata);
         return 0;
 }
 
@@ -429,9 +472,17 @@ static int read_properties(sd_bus_message *m, Properties *ret) {
 }
 
 static void remember_why(Units *u, const char *unit, const Properties *p) {
+        bool killed = p->code == CLD_KILLED || p->code == CLD_DUMPED;
+
         (void) snprintf(u->why_unit, sizeof(u->why_unit), "%s", unit);
-        if (!p->result || strcmp(p->result, "success") == 0)
-                (void) snprintf(u->why, sizeof(u->why), "exit status %" PRIi32, p->status);
+        if (!p->result || strcmp(p->result, "success") == 0) {
+                /* SIGTERM is as good as an exit, for systemd; and without a process nothing has ended */
+                if (p->code == 0)
+                        u->why_unit[0] = 0;
+                else
+                        (void) snprintf(u->why, sizeof(u->why), "%s %" PRIi32, killed ? "signal" : "exit status", p->status);
+        } else if (strcmp(p->result, "signal") == 0 && !killed)
+                (void) snprintf(u->why, sizeof(u->why), "killed in its first step");
         else if (strcmp(p->result, "exit-code") == 0 && p->code == 0)
                 /* Not its program, but what comes before that: of anchor-net@, which has no credentials, only anchor-fence. */
                 (void) snprintf(u->why, sizeof(u->why), "%s",
@@ -488,6 +539,9 @@ static int subscribe(Units *u) {
         r = sd_bus_match_signal_async(u->bus, NULL, SYSTEMD, MANAGER_PATH, MANAGER, "JobRemoved", on_job_removed, NULL, u);
         if (r < 0)
                 return r;
+        r = sd_bus_match_signal_async(u->bus, NULL, SYSTEMD, MANAGER_PATH, MANAGER, "JobNew", on_job_new, NULL, u);
+        if (r < 0)
+                return r;
 
         r = sd_bus_add_match_async(u->bus, NULL,
                                    "type='signal',sender='" SYSTEMD "',interface='org.freedesktop.DBus.Properties',"
@@ -504,14 +558,14 @@ static int subscribe(Units *u) {
         return sd_bus_call_method_async(u->bus, NULL, SYSTEMD, MANAGER_PATH, MANAGER, "Subscribe", on_subscribed, u, NULL);
 }
 
-int units_new(Units **ret, sd_event *event, UnitsChanged changed, void (*lost)(void *userdata), void *userdata) {
+int units_new(Units **ret, sd_event *event, UnitsChanged changed, UnitsJob job, void (*lost)(void *userdata), void *userdata) {
         _cleanup_(units_freep) Units *u = NULL;
         int r;
 
         u = calloc(1, sizeof(*u));
         if (!u)
                 return -ENOMEM;
-        *u = (Units) { .event = sd_event_ref(event), .changed = changed, .lost = lost, .userdata = userdata };
+        *u = (Units) { .event = sd_event_ref(event), .changed = changed, .job = job, .lost = lost, .userdata = userdata };
 
         r = sd_bus_open_system(&u->bus);
         if (r < 0)

@@ -7,6 +7,7 @@
  */
 
 #include <stdbool.h>
+#include <stdint.h>
 #include <systemd/sd-event.h>
 
 #include "util/cleanup.h"
@@ -26,8 +27,11 @@ typedef struct UnitState {
  * unloaded before anybody could ask. */
 typedef void (*UnitsChanged)(const char *unit, const char *active, const char *why, void *userdata);
 
+/* A job of a unit of ours was queued, or is over. Called for every one. */
+typedef void (*UnitsJob)(const char *unit, uint32_t job, bool queued, void *userdata);
+
 /* Connects and subscribes. `lost` is called when the bus is gone: anchord then ends and starts anew. */
-int units_new(Units **ret, sd_event *event, UnitsChanged changed, void (*lost)(void *userdata), void *userdata);
+int units_new(Units **ret, sd_event *event, UnitsChanged changed, UnitsJob job, void (*lost)(void *userdata), void *userdata);
 Units *units_free(Units *u);
 DEFINE_CLEANUP(Units *, units_free)
 
@@ -52,9 +56,9 @@ typedef struct UnitSince {
         uint64_t active_monotonic, active_realtime; /* when it last became active; 0: never */
 } UnitSince;
 
-/* Asks systemd about one unit. `done` is called once, with -ECANCELED if units_free() comes first. */
+/* Asks systemd about one unit, now or after a while. `done` is called once, with -ECANCELED if units_free() comes first. */
 typedef void (*UnitsSince)(int r, const UnitSince *since, void *userdata);
-int units_since(Units *u, const char *unit, UnitsSince done, void *userdata);
+int units_since(Units *u, const char *unit, uint64_t delay_usec, UnitsSince done, void *userdata);
 
 /* No callback of anything under way with this userdata will be called any more. */
 void units_forget(Units *u, void *userdata);

@@ -133,7 +133,7 @@ def test_qemu_killed(host, runs):
     victim = runs[1]
     host.systemctl("kill", "--signal=KILL", f"anchor-vm@{victim.run}.service")
     shown = victim.ended()
-    assert shown["state"] == "exhausted" and shown["reason"] == "vm-gone: the virtual machine has ended", shown["reason"]
+    assert shown["state"] == "exhausted" and shown["reason"] == f"anchor-vm@{victim.run}.service ended: signal 9: vm-gone: the virtual machine has ended", shown["reason"]
     assert shown["runs"][0]["outcome"] == "error"
     assert_gone(host, victim.run)
 

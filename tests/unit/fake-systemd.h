@@ -109,6 +109,17 @@ static inline void fake_unit_changed(FakeSystemd *s, const char *name, const cha
         fake_signal_properties(s, unit, SYSTEMD_NAME ".Unit", "ActiveState", active, NULL, 0, 0);
 }
 
+static inline void fake_signal_job_new(FakeSystemd *s, unsigned job, const char *unit) {
+        _cleanup_(sd_bus_message_unrefp) sd_bus_message *m = NULL;
+        char path[64];
+
+        (void) snprintf(path, sizeof(path), "/org/freedesktop/systemd1/job/%u", job);
+        assert_true(sd_bus_message_new_signal(s->bus, &m, SYSTEMD_MANAGER, "JobNew") >= 0);
+        assert_true(sd_bus_message_append(m, "uos", job, path, unit) >= 0);
+        assert_true(sd_bus_message_set_sender(m, SYSTEMD_NAME) >= 0);
+        (void) sd_bus_send(s->bus, m, NULL); /* whoever asked may be gone */
+}
+
 static inline void fake_signal_job(FakeSystemd *s, unsigned job, const char *unit, const char *result) {
         _cleanup_(sd_bus_message_unrefp) sd_bus_message *m = NULL;
         char path[64];

@@ -296,6 +296,49 @@ static void test_slice_stopped(void **state) {
         assert_string_equal(ended.reason, "vm-gone: the virtual machine has ended");
 }
 
+/* A unit of the run was stopped or died, and anchor-run went first, or said that something is wrong: the reason names that unit. The control is test_unit_dies. */
+static void test_other_unit_goes(void **state) {
+        static const struct { const char *kind; bool killed, by_word; const char *reason; } cases[] = {
+                { "net", false, false, "anchor-net@%s.service was stopped: anchor-run@%s.service ended without a result: exit status 0" },
+                { "run", false, false, "anchor-run@%s.service was stopped" },
+                { "check", true, false, "anchor-check@%s.service ended: signal 9: anchor-run@%s.service ended without a result: exit status 0" },
+                { "vm", true, true, "anchor-vm@%s.service ended: signal 9: vm-gone: the virtual machine has ended" },
+                { "vm", false, true, "anchor-vm@%s.service was stopped: vm-gone: the virtual machine has ended" },
+        };
+        World *w = *state;
+
+        for (size_t i = 0; i < ELEMENTSOF(cases); i++) {
+                char item[ID_LENGTH + 1], unit[64], own[64], reason[192];
+                _cleanup_item_ LedgerItem ended = {};
+
+                submit_exec(w, item);
+                (void) await_active(w, item, "work");
+                (void) snprintf(own, sizeof(own), "anchor-run@%s.service", w->as_run);
+                (void) snprintf(unit, sizeof(unit), "anchor-%s@%s.service", cases[i].kind, w->as_run);
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wformat-nonliteral"
+                (void) snprintf(reason, sizeof(reason), cases[i].reason, w->as_run, w->as_run);
+#pragma GCC diagnostic pop
+                if (cases[i].killed)
+                        fake_unit_changed(&w->systemd, unit, "failed", "signal", 2, 9);
+                else {
+                        fake_signal_job_new(&w->systemd, 50, unit);
+                        fake_unit_changed(&w->systemd, unit, "deactivating", NULL, 0, 0);
+                }
+                if (cases[i].by_word)
+                        finish(w, "error", "vm-gone: the virtual machine has ended", NULL);
+                else {
+                        if (strcmp(unit, own) != 0)
+                                fake_signal_job_new(&w->systemd, 51, own);
+                        fake_unit_changed(&w->systemd, own, "inactive", "success", 1, 0);
+                }
+                UNTIL(w->event, state_of(w, item) == ITEM_EXHAUSTED && !w->m->flows);
+                assert_int_equal(ledger_get(w->m->ledger, item, &ended), 0);
+                assert_string_equal(ended.reason, reason);
+                (void) fake_unit_set(&w->systemd, unit, "");
+        }
+}
+
 /* A run whose listeners cannot be had would start, and reach nothing. */
 static void test_no_listener(void **state) {
         World *w = *state;
@@ -416,6 +459,7 @@ int main(void) {
                 cmocka_unit_test_setup_teardown(test_start_fails, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_start_again, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_unit_dies, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_other_unit_goes, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_slice_stopped, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_no_listener, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_stop, set_up, tear_down),

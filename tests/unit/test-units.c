@@ -22,6 +22,7 @@ typedef struct World {
         char folder[32], path[48];
         unsigned n_lost, n_changed, n_done, n_listed;
         char unit[80], active[16], why[96]; /* of the last change */
+        unsigned jobs[2], job;              /* over and queued; of the last */
         int r;                              /* of the last answer */
         char result[64];
         size_t n;
@@ -36,6 +37,14 @@ static void on_changed(const char *unit, const char *active, const char *why, vo
         (void) snprintf(w->unit, sizeof(w->unit), "%s", unit);
         (void) snprintf(w->active, sizeof(w->active), "%s", active);
         (void) snprintf(w->why, sizeof(w->why), "%s", why ?: "");
+}
+
+static void on_job(const char *unit, uint32_t job, bool queued, void *userdata) {
+        World *w = userdata;
+
+        assert_int_equal(strncmp(unit, "anchor", 6), 0);
+        w->jobs[queued]++;
+        w->job = job;
 }
 
 static void on_lost(void *userdata) {
@@ -81,7 +90,7 @@ static int set_up(void **state) {
         (void) snprintf(w->path, sizeof(w->path), "%s/bus", w->folder);
         assert_int_equal(sd_event_new(&w->event), 0);
         fake_systemd_start(&w->systemd, w->event, w->path);
-        assert_int_equal(units_new(&w->units, w->event, on_changed, on_lost, w), 0);
+        assert_int_equal(units_new(&w->units, w->event, on_changed, on_job, on_lost, w), 0);
         UNTIL(w->event, fake_told(&w->systemd, "Subscribe"));
         *state = w;
         return 0;
@@ -209,7 +218,7 @@ static void test_since(void **state) {
         World *w = *state;
         FakeUnit *slice;
 
-        assert_int_equal(units_since(w->units, "anchorhold-runs.slice", on_since, w), 0);
+        assert_int_equal(units_since(w->units, "anchorhold-runs.slice", 0, on_since, w), 0);
         UNTIL(w->event, w->n_done == 1);
         assert_int_equal(w->r, 0);
         assert_string_equal(w->since.active, "inactive");
@@ -218,7 +227,7 @@ static void test_since(void **state) {
         slice->job = 7;
         slice->active_monotonic = 11;
         slice->active_realtime = 12;
-        assert_int_equal(units_since(w->units, "anchorhold-runs.slice", on_since, w), 0);
+        assert_int_equal(units_since(w->units, "anchorhold-runs.slice", 0, on_since, w), 0);
         UNTIL(w->event, w->n_done == 2);
         assert_int_equal(w->r, 0);
         assert_string_equal(w->since.active, "active");
@@ -226,17 +235,44 @@ static void test_since(void **state) {
         assert_int_equal(w->since.active_monotonic, 11);
         assert_int_equal(w->since.active_realtime, 12);
 
+        /* later: as it is then */
+        assert_int_equal(units_since(w->units, "anchorhold-runs.slice", 20000, on_since, w), 0);
+        slice->active_monotonic = 13;
+        UNTIL(w->event, w->n_done == 3);
+        assert_int_equal(w->since.active_monotonic, 13);
+
         /* whoever waits is told also when there will be no answer */
-        assert_int_equal(units_since(w->units, "anchorhold-runs.slice", on_since, w), 0);
+        assert_int_equal(units_since(w->units, "anchorhold-runs.slice", 0, on_since, w), 0);
+        assert_int_equal(units_since(w->units, "anchorhold-runs.slice", 20000, on_since, w), 0);
         w->units = units_free(w->units);
-        assert_int_equal(w->n_done, 3);
+        assert_int_equal(w->n_done, 5);
         assert_int_equal(w->r, -ECANCELED);
+}
+
+/* Jobs of ours are told with their numbers; nobody else's. */
+static void test_jobs(void **state) {
+        World *w = *state;
+
+        assert_int_equal(units_start(w->units, UNIT, on_done, w), 0);
+        UNTIL(w->event, w->n_done == 1);
+        assert_int_equal(w->jobs[false], 1);
+        assert_int_equal(w->jobs[true], 0);
+        fake_signal_job_new(&w->systemd, 7, "ssh.service");
+        fake_signal_job_new(&w->systemd, 8, UNIT);
+        UNTIL(w->event, w->jobs[true] == 1);
+        assert_int_equal(w->job, 8);
+        fake_signal_job(&w->systemd, 8, UNIT, "done");
+        UNTIL(w->event, w->jobs[false] == 2);
+        assert_int_equal(w->job, 8);
 }
 
 /* How a service ended comes with its change of state. */
 static void test_why(void **state) {
         static const struct { const char *unit, *result; int code, status; const char *why; } ends[] = {
                 { UNIT, "success", 1, 0, "exit status 0" },
+                { UNIT, "success", 2, 15, "signal 15" },
+                { UNIT, "success", 0, 0, "" },
+                { UNIT, "signal", 0, 0, "killed in its first step" },
                 { UNIT, "exit-code", 1, 3, "exit status 3" },
                 { UNIT, "exit-code", 0, 0, "its first step failed, anchor-fence or its credentials" },
                 { UNIT, "signal", 2, 9, "signal 9" },
@@ -311,6 +347,7 @@ int main(void) {
                 cmocka_unit_test_setup_teardown(test_asked_once_until_answered, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_list, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_since, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_jobs, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_why, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_lost, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_too_many, set_up, tear_down),
