@@ -11,7 +11,7 @@
 #   $BOOTS/NAME/ready    exists once the system is up: its state ("running", "degraded")
 #   $BOOTS/NAME/state    the folder of what outlives the boot (etc and var)
 #   $BOOTS/NAME/vm       exists if it is a virtual machine; then, instead of leader and cgroup: qemu (its pid), qmp (a socket),
-#                        and exec.N, the sockets of the ports that take commands
+#                        exec.N, the sockets of the ports that take commands, and machine, the pid of image/lib/vm: SIGUSR1 cuts the power
 #   $BOOTS/NAME/forget   exists if that folder is to be removed with the boot
 
 BOOTS=/run/anchorhold-boot

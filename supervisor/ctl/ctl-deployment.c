@@ -226,6 +226,7 @@ CtlExit ctl_verb_host_upgrade(Ctl *ctl) {
 
 CtlExit ctl_verb_host_rollback(Ctl *ctl) {
         char reason[HOST_REASON_SIZE] = "";
+        _cleanup_json_ json_t *state = NULL;
         const HostDeployment *booted, *back;
         HostDeployments d = {};
         uint64_t within_s = 0;
@@ -246,7 +247,10 @@ CtlExit ctl_verb_host_rollback(Ctl *ctl) {
                 return CTL_CONFLICT;
         }
 
-        r = record(ctl, "host.rollback", json_pack("{s:s, s:s}", "digest", back->digest, "from", booted ? booted->digest : ""));
+        state = host_state_load(HOST_STATE);
+        r = refuse_rejected(ctl, state, back->digest);
+        if (r == CTL_OK)
+                r = record(ctl, "host.rollback", json_pack("{s:s, s:s}", "digest", back->digest, "from", booted ? booted->digest : ""));
         if (r != CTL_OK)
                 return r;
         if (os->rollback(&d, reason) < 0) {

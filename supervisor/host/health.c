@@ -6,6 +6,10 @@
  * digest remembered and never staged again; the system that survives writes the story into the audit log, since the one that
  * failed may have no audit log that works. Otherwise the host stays up and leases nothing, and says so.
  *
+ * A boot that hangs, or that a watchdog or a panic ends, gets to neither. So host-begin.service counts the starts of an image that never passed; at the
+ * third without a verdict it goes back before anything else of the boot is tried. And a boot whose check has not even begun after a while counts as
+ * failed (host-deadline.timer).
+ *
  * So a bad image costs two boots. What the two write is durable before the reboot that rests on it: a power cut in
  * between makes the check once more.
  */
@@ -29,9 +33,10 @@
 #define LEDGER "/var/lib/anchorhold/ledger/ledger.db"
 
 enum {
-        SUPERVISOR_WAIT_USEC = 90 * 1000 * 1000,
+        SUPERVISOR_WAIT_USEC = 180 * 1000 * 1000,
         CALL_USEC = 10 * 1000 * 1000,
         LOOK_USEC = 500 * 1000,
+        STARTS_ALLOWED = 2, /* of an image that never passed */
 };
 
 static int call(const char *path, const char *method, json_t *params, json_t **ret) {
@@ -222,6 +227,7 @@ int health_passed(void) {
         if (first)
                 (void) record("host.healthy", json_pack("{s:s}", "digest", booted->digest));
         tell_rejections(state);
+        host_state_judged(state, booted->digest);
         r = host_state_set_healthy(state, booted->digest);
         return r < 0 ? r : host_state_save(HOST_STATE, state);
 }
@@ -237,16 +243,19 @@ static int stay(const char *reason, const char *why) {
 
 int health_failed(const char *reason) {
         char why_not[HOST_REASON_SIZE] = "";
-        _cleanup_json_ json_t *state = NULL;
+        _cleanup_json_ json_t *state = host_state_load(HOST_STATE);
         const HostDeployment *booted;
         const char *why = NULL;
         HostDeployments d = {};
         int r;
 
+        r = booted_image(&d, &booted);
+        if (r >= 0) {
+                host_state_judged(state, booted->digest);
+                (void) host_state_save(HOST_STATE, state);
+        }
         if (access(PROVISION_FAILED, F_OK) == 0)
                 return stay(reason, "what this host is provisioned with is the same for every image");
-        state = host_state_load(HOST_STATE);
-        r = booted_image(&d, &booted);
         if (r < 0 || !host_state_goes_back(state, &d, &why))
                 return stay(reason, why ?: "it is not known which deployments there are");
 
@@ -262,4 +271,28 @@ int health_failed(const char *reason) {
         log_error("image sha256:%s failed its health check: %s. Going back.", booted->digest, reason);
         r = command_run((const char *const[]) { "systemctl", "reboot", NULL }, NULL, NULL, NULL);
         return r == 0 ? 0 : -EIO;
+}
+
+int health_begin(void) {
+        _cleanup_json_ json_t *state = NULL;
+        _cleanup_free_ char *reason = NULL;
+        const HostDeployment *booted;
+        const char *why_not = NULL;
+        HostDeployments d = {};
+        int r, n;
+
+        r = booted_image(&d, &booted);
+        if (r < 0)
+                return r;
+        state = host_state_load(HOST_STATE);
+        if (host_state_is_healthy(state, booted->digest))
+                return 0;
+
+        n = host_state_count_start(state, booted->digest);
+        r = n < 0 ? n : host_state_save(HOST_STATE, state);
+        if (r < 0 || n <= STARTS_ALLOWED || !host_state_goes_back(state, &d, &why_not))
+                return r;
+
+        reason = text_format("it was started %d times, and its health check never came to an end", n - 1);
+        return health_failed(reason ?: "its health check never came to an end");
 }

@@ -7,6 +7,8 @@
 
 #define HEALTH_REASON "/run/anchorhold/health"
 
+/* Early in each boot: counts it, if its image has never passed, and goes back from one that was started STARTS_ALLOWED times and never judged. */
+int health_begin(void);
 /* Makes every check, in order, and stops at the first that fails: 0, or -EPROTO with why in reason. */
 int health_check(char *reason, size_t size);
 /* The booted image has passed: remembered, recorded, and with it the story of what was rejected before. */

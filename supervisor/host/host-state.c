@@ -9,7 +9,7 @@
 #include "util/json.h"
 #include "util/log.h"
 
-enum { STATE_MAX = 1024 * 1024, HEALTHY_MAX = 64 };
+enum { STATE_MAX = 1024 * 1024, HEALTHY_MAX = 64, STARTS_MAX = 1000 };
 
 json_t *host_state_load(const char *path) {
         _cleanup_free_ char *text = NULL;
@@ -58,6 +58,28 @@ int host_state_set_healthy(json_t *state, const char *digest) {
         while (json_array_size(list) >= HEALTHY_MAX)
                 (void) json_array_remove(list, 0);
         return json_array_append_new(list, json_string(digest)) < 0 ? -ENOMEM : 0;
+}
+
+int host_state_count_start(json_t *state, const char *digest) {
+        json_t *starts = json_object_get(state, "starts");
+        json_int_t n;
+
+        if (!json_is_object(starts)) {
+                starts = json_object();
+                if (!starts || json_object_set_new(state, "starts", starts) < 0)
+                        return -ENOMEM;
+        }
+        n = json_integer_value(json_object_get(starts, digest));
+        n = n < 0 || n > STARTS_MAX ? 1 : n + 1;
+        return json_object_set_new(starts, digest, json_integer(n)) < 0 ? -ENOMEM : (int) n;
+}
+
+void host_state_judged(json_t *state, const char *digest) {
+        json_t *starts = json_object_get(state, "starts");
+
+        (void) json_object_del(starts, digest);
+        if (json_object_size(starts) == 0)
+                (void) json_object_del(state, "starts");
 }
 
 const json_t *host_state_rejected(const json_t *state, const char *digest) {

@@ -6,9 +6,11 @@
  *
  *   { "image": NAME,                      what the last upgrade was from
  *     "healthy": [DIGEST, …],             passed the gate here at least once
+ *     "starts": { DIGEST: N },              started so often since it was last judged
  *     "rejected": { DIGEST: { "reason": TEXT, "time": RFC3339, "told": BOOL } } }
  *
- * A rejected image is not staged again. `told`: the audit log has the story, written by the system that survived.
+ * A rejected image is not staged again. `told`: the audit log has the story, written by the system that survived. Only images that never
+ * passed are counted.
  */
 
 #include "host/host-os.h"
@@ -24,6 +26,11 @@ int host_state_set_healthy(json_t *state, const char *digest);
 /* The entry of a rejected image, or NULL. Borrowed. */
 const json_t *host_state_rejected(const json_t *state, const char *digest);
 int host_state_reject(json_t *state, const char *digest, const char *reason);
+
+/* One start more of an image that has not been judged since; how many there were with it. Negative errno: out of memory. */
+int host_state_count_start(json_t *state, const char *digest);
+/* Its health check came to an end, whatever that was. */
+void host_state_judged(json_t *state, const char *digest);
 
 /* After a boot that failed its gate: is this host to go back? Not from an image that has worked here, since then the fault is
  * likely in what both share, and not to one that was rejected as well: somewhere it must end. Otherwise *ret_why says why not. */

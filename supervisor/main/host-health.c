@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 
-/* host-health [--failed]: the gate of a boot (host/health.c). Without: makes the checks, exit status 0 or 1. With: what follows from
- * a boot that failed them. */
+/* host-health [--begin|--failed]: the gate of a boot (host/health.c). Without an option: makes the checks, exit status 0 or 1. --begin: counts the
+ * boot. --failed: what follows from a boot that failed them. */
 
 #include <fcntl.h>
 #include <stdlib.h>
@@ -33,13 +33,22 @@ static int check(void) {
         return EXIT_SUCCESS;
 }
 
+static int begin(void) {
+        int r;
+
+        r = health_begin();
+        if (r < 0)
+                log_warning_errno(r, "cannot count this boot");
+        return r < 0 ? EXIT_FAILURE : EXIT_SUCCESS;
+}
+
 static int failed(void) {
         _cleanup_free_ char *reason = NULL;
         int r;
 
         if (io_read_file(AT_FDCWD, HEALTH_REASON, REASON_MAX, &reason, NULL) < 0)
                 reason = NULL;
-        r = health_failed(reason ?: "the health check did not end");
+        r = health_failed(reason ?: "the health check did not begin, or did not end, in its time");
         return r < 0 ? EXIT_FAILURE : EXIT_SUCCESS;
 }
 
@@ -49,6 +58,8 @@ int main(int argc, char *argv[]) {
                 return check();
         if (argc == 2 && strcmp(argv[1], "--failed") == 0)
                 return failed();
-        log_error("usage: host-health [--failed]");
+        if (argc == 2 && strcmp(argv[1], "--begin") == 0)
+                return begin();
+        log_error("usage: host-health [--begin|--failed]");
         return 2;
 }

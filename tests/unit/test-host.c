@@ -146,6 +146,27 @@ static void test_state(void **state) {
         assert_int_equal(unlink(path), 0);
 }
 
+static void test_starts(void **state) {
+        _cleanup_json_ json_t *s = json_object();
+
+        assert_int_equal(host_state_count_start(s, A), 1);
+        assert_int_equal(host_state_count_start(s, A), 2);
+        assert_int_equal(host_state_count_start(s, B), 1);
+        host_state_judged(s, A);
+        assert_int_equal(host_state_count_start(s, A), 1);
+        host_state_judged(s, A);
+        host_state_judged(s, B);
+        host_state_judged(s, B); /* of no start */
+        assert_int_equal(json_object_size(s), 0);
+
+        /* what is no count counts as none */
+        assert_int_equal(json_object_set_new(s, "starts", json_pack("{s:s, s:I}", A, "x", B, (json_int_t) -5)), 0);
+        assert_int_equal(host_state_count_start(s, A), 1);
+        assert_int_equal(host_state_count_start(s, B), 1);
+        assert_int_equal(json_object_set_new(s, "starts", json_string("x")), 0);
+        assert_int_equal(host_state_count_start(s, A), 1);
+}
+
 static bool goes_back(json_t *state, const char *booted, const char *back) {
         HostDeployments d = {};
         const char *why;
@@ -222,6 +243,7 @@ int main(void) {
                 cmocka_unit_test(test_bootc),
                 cmocka_unit_test(test_manifest),
                 cmocka_unit_test(test_state),
+                cmocka_unit_test(test_starts),
                 cmocka_unit_test(test_goes_back),
                 cmocka_unit_test(test_command),
                 cmocka_unit_test(test_waiting),
