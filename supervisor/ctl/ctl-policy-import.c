@@ -4,10 +4,14 @@
  * policy import: Anthropic sandbox-runtime's settings (srt-settings.json) as an egress policy.
  *
  * What has a counterpart is network.allowedDomains and deniedDomains, deniedDomainReasons as descriptions, and tlsTerminate as inspection.
- * Two things differ and are taken account of: there a denied domain is denied however specific the permission, here a more specific
- * permission wins, so that permissions which a denial covers are left out; and there an entry without a port is for every port, here
- * ports are named, so that it becomes 443 and 80. Every other key is named on the error stream with the reason why it
+ * Three things differ and are taken account of: there a denied domain is denied however specific the permission, here a more specific
+ * permission wins, so that permissions which a denial covers are left out; there all permissions add up, here the most specific one counts alone, so that it gets
+ * the ports of the wider ones; and there an entry without a port is for every port, here
+ * ports are named, so that it becomes 443 and 80. More ports of one name than a rule may have are several rules. A denial that no rule can say
+ * (of a wildcard below a public suffix) takes the permissions with it that it lies in. Every other key is named on the error stream with the reason why it
  * has no counterpart; a key that this list does not know is named as well.
+ *
+ * What is printed was read by the loader before: it loads, or nothing is printed but why not.
  */
 
 #include <errno.h>
@@ -15,17 +19,24 @@
 #include <string.h>
 
 #include "ctl/ctl-egress.h"
+#include "policy/policy.h"
 #include "util/io.h"
 #include "util/json.h"
 #include "util/text.h"
 
-enum { SETTINGS_MAX_SIZE = 4 * 1024 * 1024 };
+enum {
+        SETTINGS_MAX_SIZE = 4 * 1024 * 1024,
+        DOMAINS_MAX = 10000,    /* of one list: each is compared with each */
+        PORTS_MAX = 64,         /* of one rule, as the loader has it */
+        ENTRIES_MAX = 1 << 20,  /* ports of all rules together, as the loader has it */
+};
 
 /* An entry of allowedDomains, deniedDomains or excludeDomains. */
 typedef struct Domain {
         char pattern[256];  /* as policy writes it; "*" for everything */
         uint16_t port;      /* 0: any */
         const char *text;   /* borrowed; as it was written */
+        bool no_rule;       /* a denial that no rule can say */
 } Domain;
 
 typedef struct Domains {
@@ -38,6 +49,7 @@ typedef struct Import {
         Domains allowed, denied, excluded;
         const json_t *reasons; /* borrowed; may be NULL */
         bool inspect;
+        size_t n_entries;      /* of the rules so far */
 } Import;
 
 static void import_done(Import *i) {
@@ -90,8 +102,8 @@ static const struct {
 
 /* ---- domains ---- */
 
-/* "example.com", "*.example.com", either with ":443"; where the caller allows it "*" as well. What is wrong, or NULL. */
-static const char *parse_domain(const char *text, bool any, Domain *ret) {
+/* "example.com", "*.example.com", either with ":443"; of a denial "*" as well, and "*.com". What is wrong, or NULL. */
+static const char *parse_domain(const char *text, bool deny, Domain *ret) {
         const char *colon = strrchr(text, ':');
         _cleanup_free_ char *host = colon ? strndup(text, (size_t) (colon - text)) : strdup(text);
         Domain d = { .text = text };
@@ -110,7 +122,7 @@ static const char *parse_domain(const char *text, bool any, Domain *ret) {
         if (strcmp(host, "localhost") == 0)
                 return "is the guest itself, which needs no rule";
         if (strcmp(host, "*") == 0) {
-                if (!any)
+                if (!deny)
                         return "is everything";
                 strcpy(d.pattern, "*");
                 *ret = d;
@@ -121,7 +133,8 @@ static const char *parse_domain(const char *text, bool any, Domain *ret) {
         strcpy(d.pattern, wildcard ? "*." : "");
         if (egress_written_name(host + (wildcard ? 2 : 0), d.pattern + (wildcard ? 2 : 0)))
                 return "is no host name; literal addresses are denied";
-        if (wildcard && egress_is_public_suffix(d.pattern + 2))
+        d.no_rule = wildcard && egress_is_public_suffix(d.pattern + 2);
+        if (d.no_rule && !deny)
                 return "would admit names that anybody may register";
 
         *ret = d;
@@ -136,11 +149,15 @@ static bool covers(const Domain *wide, const Domain *narrow) {
         return wide->pattern[0] == '*' && n >= m && strcmp(narrow->pattern + n - (m - 1), wide->pattern + 1) == 0;
 }
 
-static CtlExit read_domains(Import *i, const json_t *array, const char *where, bool any, Domains *ret) {
+static CtlExit read_domains(Import *i, const json_t *array, const char *where, bool deny, Domains *ret) {
         if (!array)
                 return CTL_OK;
         if (!json_is_array(array))
                 return ctl_usage(i->ctl, "%s must be an array.", where);
+        if (json_array_size(array) > DOMAINS_MAX) {
+                ctl_error(i->ctl, "%s has more than %d entries: write such a policy by hand.", where, DOMAINS_MAX);
+                return CTL_FAILED;
+        }
 
         ret->list = calloc(json_array_size(array) + 1, sizeof(*ret->list));
         if (!ret->list)
@@ -150,7 +167,7 @@ static CtlExit read_domains(Import *i, const json_t *array, const char *where, b
 
                 if (!text)
                         return ctl_usage(i->ctl, "%s must have strings.", where);
-                wrong = parse_domain(text, any, &ret->list[ret->n]);
+                wrong = parse_domain(text, deny, &ret->list[ret->n]);
                 if (wrong)
                         ctl_error(i->ctl, "%s: \"%s\" is left out: it %s.", where, text, wrong);
                 else
@@ -163,7 +180,8 @@ static CtlExit read_domains(Import *i, const json_t *array, const char *where, b
 
 static bool is_denied(const Import *i, const Domain *d, uint16_t port) {
         for (size_t k = 0; k < i->denied.n; k++)
-                if (covers(&i->denied.list[k], d) && (i->denied.list[k].port == 0 || i->denied.list[k].port == port))
+                if ((covers(&i->denied.list[k], d) || (i->denied.list[k].no_rule && covers(d, &i->denied.list[k]))) &&
+                    (i->denied.list[k].port == 0 || i->denied.list[k].port == port))
                         return true;
         return false;
 }
@@ -185,31 +203,35 @@ static bool has_port(const json_t *ports, uint16_t port) {
         return false;
 }
 
-static int add_port(Import *i, const Domain *d, uint16_t port, json_t *ports) {
+static int add_port(Import *i, const Domain *d, uint16_t port, bool tell, json_t *ports) {
         if (has_port(ports, port))
                 return 0;
         if (is_denied(i, d, port)) {
-                ctl_error(i->ctl, "network.allowedDomains: \"%s\" is left out for port %u: network.deniedDomains denies it.", d->text, port);
+                if (tell)
+                        ctl_error(i->ctl, "network.allowedDomains: \"%s\" is left out for port %u: network.deniedDomains denies it.", d->text, port);
                 return 0;
         }
         if (port == 443 || port == 80)
                 return json_array_append_new(ports, json_integer(port));
 
-        ctl_error(i->ctl, "network.allowedDomains: \"%s\": that port %u carries \"%s\" is a guess.", d->text, port, ctl_guess_protocol(port));
+        if (tell)
+                ctl_error(i->ctl, "network.allowedDomains: \"%s\": that port %u carries \"%s\" is a guess.", d->text, port, ctl_guess_protocol(port));
         return json_array_append_new(ports, json_pack("{s:i, s:s}", "port", port, "protocol", ctl_guess_protocol(port)));
 }
 
-/* The ports of every entry for that pattern: two rules for one would have to agree. */
-static json_t *ports_of(Import *i, const Domain *d) {
+/* The ports of every entry for that pattern, and of those for wider ones, which its own rule takes the place of: two rules for one would have to agree. `tell`: also
+ * what is left out or guessed. */
+static json_t *ports_of(Import *i, const Domain *d, bool tell) {
         json_t *ports = json_array();
         int r = ports ? 0 : -1;
 
         for (size_t k = 0; r == 0 && k < i->allowed.n; k++) {
                 const Domain *other = &i->allowed.list[k];
+                bool own = strcmp(other->pattern, d->pattern) == 0;
 
-                if (strcmp(other->pattern, d->pattern) != 0)
-                        continue;
-                r = other->port ? add_port(i, other, other->port, ports) : add_port(i, other, 443, ports) ?: add_port(i, other, 80, ports);
+                if (covers(other, d))
+                        r = other->port ? add_port(i, d, other->port, tell && own, ports)
+                                        : add_port(i, d, 443, tell && own, ports) ?: add_port(i, d, 80, tell && own, ports);
         }
         return r < 0 ? json_unref(ports) : ports;
 }
@@ -231,18 +253,34 @@ static bool carries_tls(const json_t *ports) {
         return false;
 }
 
+static int add_rule(const char *pattern, const json_t *ports, size_t first, bool inspect, json_t *rules) {
+        _cleanup_json_ json_t *some = json_array(), *rule = NULL;
+
+        for (size_t k = first; some && k < first + PORTS_MAX && k < json_array_size(ports); k++)
+                if (json_array_append(some, json_array_get(ports, k)) < 0)
+                        return -ENOMEM;
+        rule = some ? json_pack("{s:s, s:O}", "name", pattern, "ports", some) : NULL;
+        if (!rule || (inspect && carries_tls(some) && json_object_set_new(rule, "tls", json_string("inspect")) < 0))
+                return -ENOMEM;
+        return json_array_append(rules, rule);
+}
+
+/* One rule, or as many as these ports take. -E2BIG: with those before they are more than a policy has. */
+static int add_rules(Import *i, const char *pattern, const json_t *ports, bool inspect, json_t *rules) {
+        int r = 0;
+
+        i->n_entries += json_array_size(ports);
+        if (i->n_entries > ENTRIES_MAX)
+                return -E2BIG;
+        for (size_t k = 0; r == 0 && k < json_array_size(ports); k += PORTS_MAX)
+                r = add_rule(pattern, ports, k, inspect, rules);
+        return r;
+}
+
 static int add_allow(Import *i, const Domain *d, json_t *rules) {
-        _cleanup_json_ json_t *ports = ports_of(i, d), *rule = NULL;
+        _cleanup_json_ json_t *ports = ports_of(i, d, true);
 
-        if (!ports)
-                return -ENOMEM;
-        if (json_array_size(ports) == 0)
-                return 0;
-
-        rule = json_pack("{s:s, s:O}", "name", d->pattern, "ports", ports);
-        if (rule && i->inspect && !is_excluded(i, d) && carries_tls(ports) && json_object_set_new(rule, "tls", json_string("inspect")) < 0)
-                return -ENOMEM;
-        return rule ? json_array_append(rules, rule) : -ENOMEM;
+        return ports ? add_rules(i, d->pattern, ports, i->inspect && !is_excluded(i, d), rules) : -ENOMEM;
 }
 
 static void remove_denied_ports(const Import *i, const Domain *d, json_t *ports) {
@@ -267,19 +305,20 @@ static int add_exclusions(Import *i, json_t *rules) {
                                 wide = &i->allowed.list[m];
                 }
                 if (!own && wide && is_first(&i->excluded, x)) {
-                        _cleanup_json_ json_t *ports = ports_of(i, wide);
+                        _cleanup_json_ json_t *ports = ports_of(i, wide, false);
+                        int r;
 
                         remove_denied_ports(i, x, ports);
-                        if (!ports || (json_array_size(ports) > 0 &&
-                                       json_array_append_new(rules, json_pack("{s:s, s:O}", "name", x->pattern, "ports", ports)) < 0))
-                                return -ENOMEM;
+                        r = ports ? add_rules(i, x->pattern, ports, false, rules) : -ENOMEM;
+                        if (r < 0)
+                                return r;
                 }
         }
         return 0;
 }
 
-static json_t *make_allow(Import *i) {
-        json_t *rules = json_array();
+static int make_allow(Import *i, json_t **ret) {
+        _cleanup_json_ json_t *rules = json_array();
         int r = rules ? 0 : -ENOMEM;
 
         for (size_t k = 0; r == 0 && k < i->allowed.n; k++)
@@ -287,7 +326,10 @@ static json_t *make_allow(Import *i) {
                         r = add_allow(i, &i->allowed.list[k], rules);
         if (r == 0)
                 r = add_exclusions(i, rules);
-        return r < 0 ? json_unref(rules) : rules;
+        if (r < 0)
+                return r;
+        *ret = TAKE_PTR(rules);
+        return 0;
 }
 
 static json_t *make_deny(Import *i) {
@@ -301,6 +343,10 @@ static json_t *make_deny(Import *i) {
                 /* what is not allowed is denied: "*" has done its work by then */
                 if (strcmp(d->pattern, "*") == 0)
                         continue;
+                if (d->no_rule) {
+                        ctl_error(i->ctl, "network.deniedDomains: \"%s\" is no rule here, since anybody may register names there; permissions that touch it are left out.", d->text);
+                        continue;
+                }
                 rule = json_pack("{s:s, s:s*}", "name", d->pattern, "description", reason);
                 if (!rule || (d->port && json_object_set_new(rule, "ports", json_pack("[i]", d->port)) < 0)) {
                         json_unref(rule);
@@ -352,6 +398,45 @@ static void name_keys(Ctl *ctl, const json_t *object, const char *prefix) {
                 else if (!is_taken(full))
                         name_key(ctl, full);
         }
+}
+
+/* ---- the policy ---- */
+
+/* Takes both parts over. CTL_OK: it loads. */
+static CtlExit join(Import *i, const char *file, json_t *allow, json_t *deny, json_t **ret) {
+        _cleanup_free_ char *safe = text_escape(file, strlen(file), false), *description = NULL, *text = NULL, *reason = NULL;
+        _cleanup_json_ json_t *policy = NULL;
+        int r;
+
+        description = safe ? text_format("Imported from the sandbox-runtime settings %s.", safe) : NULL;
+        policy = json_pack("{s:s*, s:o, s:o}", "description", description, "allow", allow, "deny", deny);
+        text = policy ? json_dumps(policy, JSON_COMPACT) : NULL;
+        r = text ? policy_check_text(POLICY_TEXT_EGRESS, text, strlen(text), &reason) : -ENOMEM;
+        if (r == -EINVAL) {
+                ctl_error(i->ctl, "%s: what it asks for is no policy that would load: %s. Take that out of it, or write the policy by hand.", safe, reason);
+                return CTL_FAILED;
+        }
+        if (r < 0)
+                return ctl_report(i->ctl, "import the settings", r, NULL, NULL);
+        *ret = TAKE_PTR(policy);
+        return CTL_OK;
+}
+
+static CtlExit make_policy(Import *i, const char *file, json_t **ret) {
+        json_t *allow = NULL, *deny;
+        int r;
+
+        r = make_allow(i, &allow);
+        if (r == -E2BIG) {
+                ctl_error(i->ctl, "The rules for network.allowedDomains would have more than %d ports together: write such a policy by hand.", ENTRIES_MAX);
+                return CTL_FAILED;
+        }
+        deny = r < 0 ? NULL : make_deny(i);
+        if (!deny) {
+                json_unref(allow);
+                return ctl_report(i->ctl, "import the settings", -ENOMEM, NULL, NULL);
+        }
+        return join(i, file, allow, deny, ret);
 }
 
 /* ---- the verb ---- */
@@ -415,7 +500,6 @@ CtlExit ctl_verb_policy_import(Ctl *ctl) {
         _cleanup_(import_done) Import i = { .ctl = ctl };
         _cleanup_json_ json_t *settings = NULL, *policy = NULL;
         const char *file = ctl->o.args[1];
-        _cleanup_free_ char *description = NULL;
         char name[64];
         CtlExit r;
 
@@ -436,10 +520,9 @@ CtlExit ctl_verb_policy_import(Ctl *ctl) {
                 }
         name_keys(ctl, settings, "");
 
-        description = text_format("Imported from the sandbox-runtime settings %s.", file);
-        policy = description ? json_pack("{s:s, s:o, s:o}", "description", description, "allow", make_allow(&i), "deny", make_deny(&i)) : NULL;
-        if (!policy)
-                return ctl_report(ctl, "import the settings", -ENOMEM, NULL, NULL);
+        r = make_policy(&i, file, &policy);
+        if (r != CTL_OK)
+                return r;
         if (ctl->o.json == CTL_JSON_OFF)
                 ctl->o.json = CTL_JSON_PRETTY;
         r = ctl_print_json(ctl, policy);

@@ -31,4 +31,4 @@ LIB_SRCS += supervisor/ctl/ctl.c \
             supervisor/ctl/ctl-submit.c \
             supervisor/ctl/ctl-table.c
 PROGRAMS += anchorctl
-UNIT_TESTS += test-ctl test-ctl-format test-ctl-manual test-ctl-policy
+UNIT_TESTS += test-ctl test-ctl-format test-ctl-manual test-ctl-import test-ctl-policy

@@ -484,8 +484,15 @@ int policy_load_texts(Policy **ret, const PolicyText *texts, size_t n_texts, Pol
 }
 
 int policy_check_text(PolicyTextKind kind, const char *data, size_t size, char **ret_reason) {
-        const PolicyText text = { .kind = kind == POLICY_TEXT_HOST ? _POLICY_KINDS : _POLICY_KINDS + 1,
-                                  .name = kind == POLICY_TEXT_HOST ? "host.json" : "authority.json", .data = data, .size = size };
+        static const struct {
+                unsigned kind;
+                const char *name;
+        } files[] = {
+                [POLICY_TEXT_HOST] = { _POLICY_KINDS, "host.json" },
+                [POLICY_TEXT_AUTHORITY] = { _POLICY_KINDS + 1, "authority.json" },
+                [POLICY_TEXT_EGRESS] = { POLICY_EGRESS, "egress" },
+        };
+        const PolicyText text = { .kind = files[kind].kind, .name = files[kind].name, .data = data, .size = size };
         _cleanup_(policy_freep) Policy *p = NULL;
         PolicyFinding *findings = NULL;
         size_t n = 0;
@@ -494,7 +501,7 @@ int policy_check_text(PolicyTextKind kind, const char *data, size_t size, char *
         r = policy_load_texts(&p, &text, 1, &findings, &n);
         if (r >= 0 && n > 0)
                 *ret_reason = text_format("%s%s%s", findings[0].pointer, *findings[0].pointer ? ": " : "", findings[0].reason);
-        else if (r >= 0 && !(kind == POLICY_TEXT_HOST ? p->host_file : p->authority)->document)
+        else if (r >= 0 && kind != POLICY_TEXT_EGRESS && !(kind == POLICY_TEXT_HOST ? p->host_file : p->authority)->document)
                 *ret_reason = strdup("it is empty");
         if (r >= 0 && *ret_reason)
                 r = -EINVAL;

@@ -234,8 +234,8 @@ int policy_load(Policy **ret, const char *root, PolicyFinding **ret_findings, si
 int policy_load_egress_file(Policy **ret, const char *root, const char *file, PolicyFinding **ret_findings, size_t *ret_n_findings);
 /* A set of host.json alone. Unlike the others this fails (-EINVAL) if it has a finding, is empty or missing; why is then in *ret_reason (the caller's). */
 int policy_load_host(Policy **ret, const char *root, char **ret_reason);
-/* Would this text do as that file of an operator's? 0, or -EINVAL and why not in *ret_reason (the caller's). */
-typedef enum PolicyTextKind { POLICY_TEXT_HOST, POLICY_TEXT_AUTHORITY } PolicyTextKind;
+/* Would this text do as that file of an operator's? (An egress policy: on a host whose host.json names no networks.) 0, or -EINVAL and why not in *ret_reason (the caller's). */
+typedef enum PolicyTextKind { POLICY_TEXT_HOST, POLICY_TEXT_AUTHORITY, POLICY_TEXT_EGRESS } PolicyTextKind;
 int policy_check_text(PolicyTextKind kind, const char *data, size_t size, char **ret_reason);
 Policy *policy_free(Policy *p);
 DEFINE_CLEANUP(Policy *, policy_free)

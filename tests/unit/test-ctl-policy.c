@@ -9,74 +9,10 @@
 
 #include <cmocka.h>
 
+#include "ctl-world.h"
 #include "ctl/ctl-egress.h"
 #include "ctl/ctl-policy-log.h"
-#include "policy-tree.h"
 #include "util/json.h"
-
-static Tree tree;
-static char *out, *err;
-
-static int setup(void **state) {
-        tree_new(&tree);
-        tree_add_vendor(&tree);
-        return 0;
-}
-
-static int teardown(void **state) {
-        tree_free(&tree);
-        free(out);
-        free(err);
-        out = err = NULL;
-        return 0;
-}
-
-#define CTL(...) run_ctl((const char *[]) { "anchorctl", __VA_ARGS__, NULL })
-
-static CtlExit run_ctl(const char **argv) {
-        char missing[128], *copy[16] = {};
-        Ctl ctl = { .egress_path = missing };
-        size_t out_size, err_size;
-        int argc = 0;
-        CtlExit r;
-
-        (void) snprintf(missing, sizeof(missing), "%s/no.sock", tree.root);
-        for (; argv[argc]; argc++)
-                copy[argc] = (char *) argv[argc];
-        free(out);
-        free(err);
-        ctl.out = open_memstream(&out, &out_size);
-        ctl.err = open_memstream(&err, &err_size);
-        ctl.o.no_pager = true;
-        r = ctl_run(&ctl, argc, copy);
-        (void) fclose(ctl.out);
-        (void) fclose(ctl.err);
-        return r;
-}
-
-static void assert_has(const char *text, const char *part) {
-        if (!strstr(text, part))
-                fail_msg("\"%s\" is not in:\n%s", part, text);
-}
-
-static void assert_lacks(const char *text, const char *part) {
-        if (strstr(text, part))
-                fail_msg("\"%s\" is in:\n%s", part, text);
-}
-
-/* A file below the root, its path. ' for ". */
-static const char *put(const char *name, const char *text) {
-        static char path[16][300];
-        static size_t next;
-        char copy[4096], *to = path[next++ % ELEMENTSOF(path)];
-
-        (void) snprintf(copy, sizeof(copy), "%s", text);
-        for (char *p = copy; (p = strchr(p, '\'')); p++)
-                *p = '"';
-        tree_put(&tree, name, copy);
-        (void) snprintf(to, sizeof(path[0]), "%s/%s", tree.root, name);
-        return to;
-}
 
 static void test_targets(void **state) {
         static const struct {
@@ -230,79 +166,11 @@ static void test_test(void **state) {
         assert_has(err, "must be an object");
 }
 
-static void test_import(void **state) {
-        const char *settings = put("srt-settings.json",
-                "{'network': {'allowedDomains': ['github.com', '*.npmjs.org', 'api.example.com:8443', 'Bücher.example', 'localhost', '*.com', 'evil.example.org',"
-                " '10.0.0.1', 'git.example.org:22'], 'deniedDomains': ['*.example.org', 'malicious.com:22'], 'deniedDomainReasons': {'malicious.com:22': 'no ssh'},"
-                " 'allowUnixSockets': [], 'allowLocalBinding': false, 'httpProxyPort': 3128, 'novelty': 1},"
-                " 'filesystem': {'denyRead': ['~/.ssh'], 'allowWrite': ['.'], 'denyWrite': []}, 'ignoreViolations': {'*': ['/usr']}}");
-        static const char *const named[] = {
-                "network.allowUnixSockets", "network.allowLocalBinding", "network.httpProxyPort", "network.novelty", "filesystem.denyRead",
-                "filesystem.allowWrite", "filesystem.denyWrite", "ignoreViolations", "\"localhost\"", "\"*.com\"", "\"evil.example.org\"", "\"10.0.0.1\"",
-        };
-        char *policy;
-
-        assert_int_equal(CTL("policy", "import", settings, "--name=ours"), CTL_OK);
-        for (size_t i = 0; i < ELEMENTSOF(named); i++)
-                assert_has(err, named[i]);
-        assert_lacks(err, "allowedDomains has no");
-        assert_has(err, "/etc/anchorhold/policy/egress/ours.json");
-        assert_has(out, "xn--bcher-kva.example");
-        assert_has(out, "no ssh");
-        assert_lacks(out, "evil");
-
-        policy = strdup(out);
-        tree_put(&tree, "imported.json", policy);
-        free(policy);
-        (void) put("cases", "pass github.com:443\npass github.com:80\ndeny github.com:22\npass www.npmjs.org:443\ndeny npmjs.org:443\npass api.example.com:8443\n"
-                            "pass bücher.example:443\ndeny evil.example.org:443\ndeny localhost:443\ndeny malicious.com:22\ndeny anything.com:443\n");
-        {
-                char a[300], b[300];
-
-                (void) snprintf(a, sizeof(a), "%s/imported.json", tree.root);
-                (void) snprintf(b, sizeof(b), "%s/cases", tree.root);
-                assert_int_equal(CTL("policy", "check", a), CTL_OK);
-                if (CTL("policy", "test", a, b) != CTL_OK)
-                        fail_msg("%s%s", out, err);
-        }
-
-        assert_int_equal(CTL("policy", "import", settings, "--name=Not"), CTL_USAGE);
-        assert_int_equal(CTL("policy", "import", put("s", "[]")), CTL_FAILED);
-        assert_int_equal(CTL("policy", "import", put("s", "{'network': {'allowedDomains': 'x'}}")), CTL_USAGE);
-        assert_int_equal(CTL("policy", "import", "/nowhere"), CTL_NOT_FOUND);
-}
-
-/* Inspection where it was asked for, but for hosts that are excluded. Those still get no port that a denial takes. */
-static void test_import_inspection(void **state) {
-        const char *settings = put("srt.json", "{'network': {'allowedDomains': ['api.example.org', '*.example.net'], 'deniedDomains': ['*.half.example.net:80'],"
-                                               " 'tlsTerminate': {'excludeDomains': ['pinned.example.net', 'a.half.example.net'], 'caCertPath': '/x', 'caKeyPath': '/y'}}}");
-        char a[300], b[300];
-
-        assert_int_equal(CTL("policy", "import", settings), CTL_OK);
-        assert_has(err, "caKeyPath");
-        assert_lacks(err, "excludeDomains");
-        tree_put(&tree, "imported.json", out);
-        (void) put("cases", "inspect api.example.org:443\ninspect x.example.net:443\npass pinned.example.net:443\npass pinned.example.net:80\n"
-                            "pass a.half.example.net:443\ndeny a.half.example.net:80\n");
-        (void) snprintf(a, sizeof(a), "%s/imported.json", tree.root);
-        (void) snprintf(b, sizeof(b), "%s/cases", tree.root);
-        if (CTL("policy", "test", a, b) != CTL_OK)
-                fail_msg("%s%s", out, err);
-}
-
 static CtlLogRecord record(const char *event, const char *name, int port, const char *reason, const char *detail) {
         return (CtlLogRecord) {
                 .event = (char *) event,
                 .data = json_pack("{s:s, s:i, s:s, s:s*, s:i}", "name", name, "port", port, "reason", reason, "detail", detail, "count", 2),
         };
-}
-
-static size_t count_of(const char *text, const char *part) {
-        size_t n = 0;
-
-        for (const char *at = strstr(text, part); at; at = strstr(at + 1, part))
-                n++;
-        return n;
 }
 
 /* What is suggested for these records, which it frees; it is in `out`, and what is said about it in `err`. */
@@ -500,8 +368,6 @@ int main(void) {
                 cmocka_unit_test_setup_teardown(test_git, setup, teardown),
                 cmocka_unit_test_setup_teardown(test_check, setup, teardown),
                 cmocka_unit_test_setup_teardown(test_test, setup, teardown),
-                cmocka_unit_test_setup_teardown(test_import, setup, teardown),
-                cmocka_unit_test_setup_teardown(test_import_inspection, setup, teardown),
                 cmocka_unit_test_setup_teardown(test_suggest, setup, teardown),
                 cmocka_unit_test_setup_teardown(test_suggest_details, setup, teardown),
                 cmocka_unit_test_setup_teardown(test_suggest_git, setup, teardown),
