@@ -65,7 +65,7 @@ static void write_target(FILE *f, const char *event, const json_t *data) {
 
 static void write_detail(FILE *f, const char *event, const json_t *data) {
         static const char *const words[] = { "protocol", "method", "path" };
-        const char *reason = ctl_string(data, "reason"), *detail = ctl_string(data, "detail"), *address = ctl_string(data, "address");
+        const char *reason = ctl_string(data, "reason"), *source = ctl_string(data, "source"), *detail = ctl_string(data, "detail"), *address = ctl_string(data, "address");
         char in[CTL_TEXT_SIZE], out[CTL_TEXT_SIZE], span[CTL_TEXT_SIZE];
         size_t n_details = json_array_size(json_object_get(data, "details"));
 
@@ -79,6 +79,8 @@ static void write_detail(FILE *f, const char *event, const json_t *data) {
                 (void) fprintf(f, ": %s", address);
         if (reason)
                 (void) fprintf(f, ": %s", reason);
+        if (source)
+                (void) fprintf(f, " %s", source);
         if (detail && n_details > 1)
                 (void) fprintf(f, " (%s and %zu more)", detail, n_details - 1);
         else if (detail)
@@ -98,7 +100,7 @@ static bool kept_by_fence(const char *name, const json_t *count) {
 
 static void write_totals(FILE *f, const json_t *data) {
         json_t *fence = json_object_get(data, "fence"), *count;
-        long long rejected = number(data, "rejected"), kept = 0;
+        long long rejected = number(data, "rejected"), forged = number(json_object_get(data, "dropped"), "other_source"), kept = 0;
         const char *name, *separator = " (";
 
         json_object_foreach(fence, name, count)
@@ -106,6 +108,8 @@ static void write_totals(FILE *f, const json_t *data) {
                         kept += json_integer_value(count);
 
         (void) fprintf(f, "in all, %lld packet%s turned away by the guest's network", rejected, rejected == 1 ? "" : "s");
+        if (forged > 0)
+                (void) fprintf(f, ", %lld dropped for a forged source address", forged);
         if (kept == 0)
                 return;
 

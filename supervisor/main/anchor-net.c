@@ -80,10 +80,11 @@ static json_t *read_totals(const char *run) {
         }
 
         rejected = c[RUN_RULE_REJECT_TCP] + c[RUN_RULE_REJECT];
-        return json_pack("{s:I, s:I, s:I, s:{s:I, s:I, s:I}, s:{s:I, s:I, s:I}, s:o, s:o}", "rejected", (json_int_t) rejected, "logged",
+        return json_pack("{s:I, s:I, s:I, s:{s:I, s:I, s:I}, s:{s:I, s:I}, s:{s:I, s:I, s:I}, s:o, s:o}", "rejected", (json_int_t) rejected, "logged",
                                         (json_int_t) c[RUN_RULE_LOGGED], "unlogged", (json_int_t) (rejected - c[RUN_RULE_LOGGED]), "dropped", "other_device",
                                         (json_int_t) c[RUN_RULE_OTHER_DEVICE], "not_ipv4", (json_int_t) c[RUN_RULE_NOT_IPV4], "other_source",
-                                        (json_int_t) c[RUN_RULE_OTHER_SOURCE], "passed", "intercept", (json_int_t) c[RUN_RULE_TO_INTERCEPT], "dns",
+                                        (json_int_t) c[RUN_RULE_OTHER_SOURCE], "forged", "logged", (json_int_t) c[RUN_RULE_SOURCE_LOGGED], "unlogged",
+                                        (json_int_t) (c[RUN_RULE_OTHER_SOURCE] - c[RUN_RULE_SOURCE_LOGGED]), "passed", "intercept", (json_int_t) c[RUN_RULE_TO_INTERCEPT], "dns",
                                         (json_int_t) (c[RUN_RULE_TO_DNS_UDP] + c[RUN_RULE_TO_DNS_TCP]), "proxy", (json_int_t) c[RUN_RULE_TO_PROXY],
                                         "denied", denied_to_json(denials, n), "fence", read_fence_counts(run));
 }

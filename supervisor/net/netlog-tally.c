@@ -13,7 +13,7 @@
 
 /* ---- reading ---- */
 
-static void read_packet(const uint8_t *data, size_t size, RunNetDenial *ret) {
+static void read_packet(const uint8_t *data, size_t size, bool with_source, RunNetDenial *ret) {
         struct iphdr ip;
         uint16_t port = 0;
         size_t head;
@@ -27,6 +27,8 @@ static void read_packet(const uint8_t *data, size_t size, RunNetDenial *ret) {
 
         ret->protocol = ip.protocol;
         memcpy(ret->address, &ip.daddr, sizeof(ret->address));
+        if (with_source)
+                memcpy(ret->source, &ip.saddr, sizeof(ret->source));
         /* as the rules see it: TCP and UDP have ports, in the first fragment */
         if ((ip.protocol == IPPROTO_TCP || ip.protocol == IPPROTO_UDP) && size >= head + 4 && (ntohs(ip.frag_off) & IP_OFFMASK) == 0) {
                 memcpy(&port, data + head + 2, sizeof(port));
@@ -39,11 +41,15 @@ int netlog_parse(const void *data, size_t size, NetlogPacket *ret) {
         const char *end;
         NetlogPacket p = { .denial.packets = 1 };
         bool numbered = false;
+        struct nfgenmsg head;
 
         if (size < sizeof(*nlh) || nlh->nlmsg_len < sizeof(*nlh) + sizeof(struct nfgenmsg) || nlh->nlmsg_len > size)
                 return -EBADMSG;
         if (nlh->nlmsg_type != ((NFNL_SUBSYS_ULOG << 8) | NFULNL_MSG_PACKET))
                 return 0;
+
+        memcpy(&head, mnl_nlmsg_get_payload(nlh), sizeof(head));
+        p.group = ntohs(head.res_id);
 
         /* not mnl_attr_for_each(), which rounds the message's length up, and so may read behind it */
         end = (const char *) nlh + nlh->nlmsg_len;
@@ -61,7 +67,7 @@ int netlog_parse(const void *data, size_t size, NetlogPacket *ret) {
                         numbered = true;
                         break;
                 case NFULA_PAYLOAD:
-                        read_packet(value, n, &p.denial);
+                        read_packet(value, n, p.group == RUN_NET_SOURCE_LOG_GROUP, &p.denial);
                         break;
                 default:
                         break;
@@ -99,7 +105,8 @@ NetlogTally *netlog_tally_free(NetlogTally *t) {
 }
 
 static bool same(const RunNetDenial *a, const RunNetDenial *b) {
-        return a->protocol == b->protocol && a->port == b->port && memcmp(a->address, b->address, sizeof(a->address)) == 0;
+        return a->protocol == b->protocol && a->port == b->port && memcmp(a->address, b->address, sizeof(a->address)) == 0 &&
+               memcmp(a->source, b->source, sizeof(a->source)) == 0;
 }
 
 /* Numbers begin at 0 and wrap around; the group has one reader, so that a step back is no gap. */

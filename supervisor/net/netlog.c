@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 
 /*
- * anchor-netlog@RUN: what the guest tried and nftables rejected goes into the audit log while the run lasts.
+ * anchor-netlog@RUN: what the guest tried and nftables rejected, or dropped since it came under another's address, goes into the audit log while the run lasts.
  *
  * The rule that logs has a limit, and the kernel's buffer another: what is not delivered shows as a gap in the numbers and is
  * recorded as lost. The first packet to a destination is a record at once, those after it one for ten seconds; 32 destinations in that
  * time are told apart. So a flood costs the log a few records a second at most, and its size is in the counters, which anchor-net reads
- * when the run ends (egress.totals): rejected = logged + kept back by the limit, logged = recorded + lost.
+ * when the run ends (egress.totals): rejected = logged + kept back by the limit, logged = recorded + lost; and the same of forged source addresses, which are a
+ * group of their own with limit, numbers and records of their own.
  *
- * To join an nflog group takes CAP_NET_ADMIN; the packets are the guest's. So the group is joined first, then every capability is
+ * To join an nflog group takes CAP_NET_ADMIN; the packets are the guest's. So the groups are joined first, then every capability is
  * given up for good, and only then a byte is read. What is left to whoever takes this process over: a netlink socket in a
  * namespace without uplink, and conn.deny records of its own run.
  */
@@ -35,7 +36,6 @@
 #include "util/log.h"
 #include "util/text.h"
 
-#define RULE "guest-network" /* the ruleset itself, see run-ruleset.c */
 #define COPY_BYTES 64        /* of each packet: headers */
 #define QUEUE_PACKETS 1      /* delivered at once: whatever was rejected before now can be read now */
 #define RECEIVE_BUFFER (4 * 1024 * 1024) /* the kernel doubles it and charges 4.5 KiB a packet: 18 s of all that the rule logs */
@@ -46,10 +46,21 @@
 #define GUEST_WAIT_USEC (3 * 1000 * 1000ULL) /* after two seconds systemd kills what is left of the microVM */
 #define GIVE_UP_USEC (7 * 1000 * 1000ULL)    /* the unit's TimeoutStopSec= is longer */
 
+/* Which rule of the ruleset it was (run-ruleset.c), as the audit log names it. */
+static const struct {
+        uint16_t group;
+        const char *rule;
+} groups[] = {
+        { RUN_NET_LOG_GROUP, "guest-network" },
+        { RUN_NET_SOURCE_LOG_GROUP, "guest-source" },
+};
+
+enum { N_GROUPS = ELEMENTSOF(groups) };
+
 struct Netlog {
         char run[ID_LENGTH + 1];
         struct mnl_socket *nl;           /* owned */
-        NetlogTally *tally;              /* owned */
+        NetlogTally *tallies[N_GROUPS];  /* owned */
         AuditClient *audit;              /* owned */
         sd_event_source *io, *window, *term; /* owned */
         sd_event_source *give_up, *guest;    /* owned; once the end is begun */
@@ -59,11 +70,13 @@ struct Netlog {
         sd_event *event;                 /* ref */
 };
 
-static const char *reason_of(const NetlogRecord *r) {
+static const char *reason_of(uint16_t group, const NetlogRecord *r) {
         if (r->lost)
                 return "log-lost";
         if (r->others)
                 return "others";
+        if (group == RUN_NET_SOURCE_LOG_GROUP)
+                return "forged-source";
         switch (r->denial.protocol) {
         case IPPROTO_TCP:
                 return "literal-address";
@@ -86,15 +99,18 @@ static void on_recorded(int r, void *userdata) {
         end_if_drained(userdata);
 }
 
-static void record(Netlog *n, const NetlogRecord *r) {
-        char address[INET_ADDRSTRLEN] = "-";
+static void record(Netlog *n, size_t group, const NetlogRecord *r) {
+        char address[INET_ADDRSTRLEN] = "-", source[INET_ADDRSTRLEN] = "";
         json_t *data;
         int k;
 
         if (!r->lost && !r->others)
                 (void) inet_ntop(AF_INET, r->denial.address, address, sizeof(address));
-        data = json_pack("{s:s, s:i, s:i, s:s, s:s, s:I}", "name", address, "port", (int) r->denial.port, "protocol", (int) r->denial.protocol, "rule",
-                         RULE, "reason", reason_of(r), "count", (json_int_t) r->denial.packets);
+        if (!r->lost && !r->others && groups[group].group == RUN_NET_SOURCE_LOG_GROUP)
+                (void) inet_ntop(AF_INET, r->denial.source, source, sizeof(source));
+        data = json_pack("{s:s, s:i, s:i, s:s, s:s, s:s*, s:I}", "name", address, "port", (int) r->denial.port, "protocol", (int) r->denial.protocol, "rule",
+                         groups[group].rule, "reason", reason_of(groups[group].group, r), "source", source[0] ? source : NULL, "count",
+                         (json_int_t) r->denial.packets);
         k = audit_append(n->audit, "conn.deny", n->run, NULL, NULL, data, on_recorded, n);
         if (k < 0)
                 log_warning_errno(k, "run %s: %llu rejected packets are not in the audit log, %s:%u", n->run, (unsigned long long) r->denial.packets, address,
@@ -103,10 +119,21 @@ static void record(Netlog *n, const NetlogRecord *r) {
 
 static void flush(Netlog *n) {
         NetlogRecord records[NETLOG_KEYS_MAX + 2];
-        size_t n_records = netlog_tally_flush(n->tally, records);
 
-        for (size_t i = 0; i < n_records; i++)
-                record(n, &records[i]);
+        for (size_t group = 0; group < N_GROUPS; group++) {
+                size_t n_records = netlog_tally_flush(n->tallies[group], records);
+
+                for (size_t i = 0; i < n_records; i++)
+                        record(n, group, &records[i]);
+        }
+}
+
+static void take(Netlog *n, const NetlogPacket *p) {
+        NetlogRecord due;
+
+        for (size_t group = 0; group < N_GROUPS; group++)
+                if (groups[group].group == p->group && netlog_tally_add(n->tallies[group], p, &due))
+                        record(n, group, &due);
 }
 
 /* One datagram may hold many messages. False when there is nothing to read. */
@@ -120,10 +147,9 @@ static bool read_some(Netlog *n) {
 
         for (; mnl_nlmsg_ok(nlh, left); nlh = mnl_nlmsg_next(nlh, &left)) {
                 NetlogPacket packet;
-                NetlogRecord due;
 
-                if (netlog_parse(nlh, (size_t) left, &packet) == 1 && netlog_tally_add(n->tally, &packet, &due))
-                        record(n, &due);
+                if (netlog_parse(nlh, (size_t) left, &packet) == 1)
+                        take(n, &packet);
         }
         return true;
 }
@@ -192,9 +218,9 @@ static int on_term(sd_event_source *s, const struct signalfd_siginfo *si, void *
         return r < 0 ? sd_event_exit(n->event, r) : 0;
 }
 
-/* ---- joining the group ---- */
+/* ---- joining the groups ---- */
 
-static struct nlmsghdr *config(char *buffer, uint32_t seq) {
+static struct nlmsghdr *config(char *buffer, uint16_t group, uint32_t seq) {
         struct nlmsghdr *nlh = mnl_nlmsg_put_header(buffer);
         struct nfgenmsg *m;
 
@@ -202,31 +228,38 @@ static struct nlmsghdr *config(char *buffer, uint32_t seq) {
         nlh->nlmsg_flags = NLM_F_REQUEST | NLM_F_ACK;
         nlh->nlmsg_seq = seq;
         m = mnl_nlmsg_put_extra_header(nlh, sizeof(*m));
-        *m = (struct nfgenmsg) { .nfgen_family = AF_UNSPEC, .version = NFNETLINK_V0, .res_id = htons(RUN_NET_LOG_GROUP) };
+        *m = (struct nfgenmsg) { .nfgen_family = AF_UNSPEC, .version = NFNETLINK_V0, .res_id = htons(group) };
         return nlh;
 }
 
-static int join(struct mnl_socket *nl) {
+static int join(struct mnl_socket *nl, uint16_t group) {
         struct nfulnl_msg_config_mode mode = { .copy_range = htonl(COPY_BYTES), .copy_mode = NFULNL_COPY_PACKET };
         struct nfulnl_msg_config_cmd bind = { .command = NFULNL_CFG_CMD_BIND };
-        int size = RECEIVE_BUFFER, r;
         char buffer[NETLINK_MESSAGE_SIZE];
         struct nlmsghdr *nlh;
+        int r;
 
-        if (setsockopt(mnl_socket_get_fd(nl), SOL_SOCKET, SO_RCVBUFFORCE, &size, sizeof(size)) < 0)
-                return -errno;
-
-        nlh = config(buffer, 1);
+        nlh = config(buffer, group, 1);
         mnl_attr_put(nlh, NFULA_CFG_CMD, sizeof(bind), &bind);
         r = netlink_talk(nl, nlh, nlh->nlmsg_len, 1);
         if (r < 0)
                 return r;
 
-        nlh = config(buffer, 2);
+        nlh = config(buffer, group, 2);
         mnl_attr_put(nlh, NFULA_CFG_MODE, sizeof(mode), &mode);
         mnl_attr_put_u16(nlh, NFULA_CFG_FLAGS, htons(NFULNL_CFG_F_SEQ));
         mnl_attr_put_u32(nlh, NFULA_CFG_QTHRESH, htonl(QUEUE_PACKETS));
         return netlink_talk(nl, nlh, nlh->nlmsg_len, 1);
+}
+
+static int join_all(struct mnl_socket *nl) {
+        int size = RECEIVE_BUFFER, r = 0;
+
+        if (setsockopt(mnl_socket_get_fd(nl), SOL_SOCKET, SO_RCVBUFFORCE, &size, sizeof(size)) < 0)
+                return -errno;
+        for (size_t i = 0; r >= 0 && i < N_GROUPS; i++)
+                r = join(nl, groups[i].group);
+        return r;
 }
 
 /* No capability is left, nor any to be had again. */
@@ -253,9 +286,9 @@ int netlog_new(Netlog **ret, sd_event *event, const char *run) {
 
         r = netlink_open(&n->nl, NETLINK_NETFILTER);
         if (r >= 0)
-                r = join(n->nl);
+                r = join_all(n->nl);
         if (r < 0)
-                return log_error_errno(r, "run %s: cannot join nflog group %d", run, RUN_NET_LOG_GROUP);
+                return log_error_errno(r, "run %s: cannot join its nflog groups", run);
         r = drop_capabilities();
         if (r < 0)
                 return log_error_errno(r, "cannot give up capabilities");
@@ -263,7 +296,8 @@ int netlog_new(Netlog **ret, sd_event *event, const char *run) {
         n->buffer = malloc(READ_SIZE);
         if (!n->buffer)
                 return log_error_errno(-ENOMEM, "cannot start");
-        r = netlog_tally_new(&n->tally);
+        for (size_t i = 0; r >= 0 && i < N_GROUPS; i++)
+                r = netlog_tally_new(&n->tallies[i]);
         if (r >= 0)
                 r = audit_client_new(&n->audit, event);
         if (r >= 0)
@@ -291,7 +325,8 @@ Netlog *netlog_free(Netlog *n) {
         sd_event_source_disable_unref(n->give_up);
         sd_event_source_disable_unref(n->guest);
         audit_client_free(n->audit);
-        netlog_tally_free(n->tally);
+        for (size_t i = 0; i < N_GROUPS; i++)
+                netlog_tally_free(n->tallies[i]);
         netlink_close(n->nl);
         free(n->buffer);
         sd_event_unref(n->event);

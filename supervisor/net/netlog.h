@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 #pragma once
 
-/* What a run's nftables rejected, packet by packet (nflog), made into records of the audit log. See netlog.c. */
+/* What a run's nftables rejected, or dropped for its source, packet by packet (nflog), made into records of the audit log. See netlog.c. */
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -16,6 +16,7 @@
 typedef struct NetlogPacket {
         RunNetDenial denial; /* packets: 1 */
         uint32_t seq;
+        uint16_t group; /* RUN_NET_LOG_GROUP or RUN_NET_SOURCE_LOG_GROUP, or whatever the message says */
 } NetlogPacket;
 
 /* Reads one netlink message of an nflog group (nlmsghdr and all). 1: a packet in ret. 0: another message, or a packet of which

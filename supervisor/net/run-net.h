@@ -19,7 +19,8 @@
 #define RUN_NET_PORT_INTERCEPT 15001
 #define RUN_NET_PORT_DNS 53
 #define RUN_NET_PORT_PROXY 3128
-#define RUN_NET_LOG_GROUP 1
+#define RUN_NET_LOG_GROUP 1        /* what is rejected */
+#define RUN_NET_SOURCE_LOG_GROUP 2 /* what is dropped for a source address that is not the guest's; each has: */
 #define RUN_NET_LOG_RATE 100  /* packets a second, */
 #define RUN_NET_LOG_BURST 200 /* after so many at once */
 #define RUN_NET_MAX_DENIED 256
@@ -32,11 +33,12 @@ int run_net_up(const char *run, const char **ret_step);
  * its twin of a run's namespace by it as well. On failure *ret_step names what failed, a static string. */
 int run_net_fill(const char **ret_step);
 
-/* What nftables rejected: one destination, and how many packets went there. */
+/* What nftables rejected or dropped: one destination, and how many packets went there. */
 typedef struct RunNetDenial {
         uint8_t protocol;   /* IPPROTO_… */
         uint8_t address[4];
         uint16_t port;      /* host order; 0 for protocols without ports */
+        uint8_t source[4];  /* of packets that are dropped for it; else zeros */
         uint64_t packets;
 } RunNetDenial;
 

@@ -13,6 +13,7 @@
  *                   type filter hook prerouting priority mangle; policy drop;
  *                   iifname != "tap0" counter drop
  *                   meta nfproto != ipv4 counter drop
+ *                   ip saddr != 10.255.255.2 limit rate 100/second burst 200 packets counter log prefix "anchorhold forged source: " group 2
  *                   ip saddr != 10.255.255.2 counter drop
  *                   meta l4proto tcp ip daddr 198.18.0.0/15 counter tproxy ip to :15001 accept
  *                   meta l4proto udp udp dport 53 counter tproxy ip to :53 accept
@@ -28,7 +29,8 @@
  *   }
  *
  * One batch, so either all of it is there or nothing. Rejected packets are logged to a group that anchor-netlog@ reads (net/netlog.c), up to
- * a limit; the counter behind the limit counts what was logged, those of the last two rules all. The set has destinations and how
+ * a limit; the counter behind the limit counts what was logged, those of the last two rules all. Those with a forged source address have a group of their own, so that its
+ * numbers have no gaps but for what was lost of them. The set has destinations and how
  * often, counted in the kernel: a flood fills 256 entries and no more. Set and counters become one record when the run
  * ends (anchor-net down). Rejecting happens here, in prerouting: in input the ICMP errors get lost, for the packet's destination is "local".
  */
@@ -56,6 +58,7 @@
 #define DENIED "denied"
 #define DENIED_ID 1
 #define LOG_PREFIX "anchorhold denied: "
+#define SOURCE_LOG_PREFIX "anchorhold forged source: "
 
 /* as nft(8) knows inet_proto . ipv4_addr . inet_service: six bits a type */
 #define DENIED_KEY_TYPE ((12U << 12) | (7U << 6) | 13U)
@@ -351,6 +354,27 @@ static void reject(Rule *r, uint32_t type, uint8_t code) {
         nftnl_expr_set_u8(e, NFTNL_EXPR_REJECT_CODE, code);
 }
 
+/* The end of a rule: up to the limit. */
+static void log_some(Rule *r, uint16_t group, const char *prefix) {
+        struct nftnl_expr *e;
+
+        e = rule_expr(r, "limit");
+        if (e) {
+                nftnl_expr_set_u64(e, NFTNL_EXPR_LIMIT_RATE, RUN_NET_LOG_RATE);
+                nftnl_expr_set_u64(e, NFTNL_EXPR_LIMIT_UNIT, 1);
+                nftnl_expr_set_u32(e, NFTNL_EXPR_LIMIT_BURST, RUN_NET_LOG_BURST);
+                nftnl_expr_set_u32(e, NFTNL_EXPR_LIMIT_TYPE, NFT_LIMIT_PKTS);
+                nftnl_expr_set_u32(e, NFTNL_EXPR_LIMIT_FLAGS, 0);
+        }
+        count(r);
+        e = rule_expr(r, "log");
+        if (e) {
+                nftnl_expr_set_u16(e, NFTNL_EXPR_LOG_GROUP, group);
+                if (nftnl_expr_set_str(e, NFTNL_EXPR_LOG_PREFIX, prefix) < 0)
+                        r->batch->r = -ENOMEM;
+        }
+}
+
 /* Only IPv4 packets of the guest's own address, from the guest's device, get any further. */
 static void add_gate(Batch *b) {
         static const char tap[IFNAMSIZ] = RUN_NET_TAP;
@@ -369,6 +393,11 @@ static void add_gate(Batch *b) {
         compare(&r, NFT_CMP_NEQ, &ipv4, sizeof(ipv4));
         count(&r);
         give_verdict(&r, NF_DROP);
+        rule_end(&r);
+
+        r = rule_begin(b);
+        match_address(&r, offsetof(struct iphdr, saddr), NFT_CMP_NEQ, RUN_NET_GUEST, 32);
+        log_some(&r, RUN_NET_SOURCE_LOG_GROUP, SOURCE_LOG_PREFIX);
         rule_end(&r);
 
         r = rule_begin(b);
@@ -408,28 +437,6 @@ static void add_ways_to_proxy(Batch *b) {
         rule_end(&r);
 }
 
-static void add_log(Batch *b) {
-        Rule r = rule_begin(b);
-        struct nftnl_expr *e;
-
-        e = rule_expr(&r, "limit");
-        if (e) {
-                nftnl_expr_set_u64(e, NFTNL_EXPR_LIMIT_RATE, RUN_NET_LOG_RATE);
-                nftnl_expr_set_u64(e, NFTNL_EXPR_LIMIT_UNIT, 1);
-                nftnl_expr_set_u32(e, NFTNL_EXPR_LIMIT_BURST, RUN_NET_LOG_BURST);
-                nftnl_expr_set_u32(e, NFTNL_EXPR_LIMIT_TYPE, NFT_LIMIT_PKTS);
-                nftnl_expr_set_u32(e, NFTNL_EXPR_LIMIT_FLAGS, 0);
-        }
-        count(&r);
-        e = rule_expr(&r, "log");
-        if (e) {
-                nftnl_expr_set_u16(e, NFTNL_EXPR_LOG_GROUP, RUN_NET_LOG_GROUP);
-                if (nftnl_expr_set_str(e, NFTNL_EXPR_LOG_PREFIX, LOG_PREFIX) < 0)
-                        b->r = -ENOMEM;
-        }
-        rule_end(&r);
-}
-
 /* Counts the packet under (protocol, destination, port). A full set breaks off the rule, not the chain. */
 static void remember(Rule *r, bool has_port) {
         struct nftnl_expr *e, *counter;
@@ -459,6 +466,10 @@ static void remember(Rule *r, bool has_port) {
 
 static void add_refusals(Batch *b) {
         Rule r;
+
+        r = rule_begin(b);
+        log_some(&r, RUN_NET_LOG_GROUP, LOG_PREFIX);
+        rule_end(&r);
 
         r = rule_begin(b);
         match_protocol(&r, NFT_CMP_EQ, IPPROTO_TCP);
@@ -495,7 +506,6 @@ int run_ruleset_build(void *buffer, size_t size, unsigned *ret_n_acks) {
         add_chain(&b);
         add_gate(&b);
         add_ways_to_proxy(&b);
-        add_log(&b);
         add_refusals(&b);
         batch_end(&b);
         if (b.r < 0)

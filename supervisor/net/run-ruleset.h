@@ -17,6 +17,7 @@
 typedef enum RunRule {
         RUN_RULE_OTHER_DEVICE,
         RUN_RULE_NOT_IPV4,
+        RUN_RULE_SOURCE_LOGGED,
         RUN_RULE_OTHER_SOURCE,
         RUN_RULE_TO_INTERCEPT,
         RUN_RULE_TO_DNS_UDP,

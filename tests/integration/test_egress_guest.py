@@ -115,18 +115,29 @@ def programs(host, run):
 
 
 def rules(host, run):
-    """(packets that were rejected, by the rules' counters; the same, by destination) of the run's namespace."""
+    """(packets that were rejected, by the rules' counters; the same, by destination; those dropped for their source) of the run's namespace."""
     listed = json.loads(host.run(["nsenter", f"--net=/run/netns/anchor-{run}", "--", "nft", "-j", "list", "ruleset"]).stdout)["nftables"]
-    rejected = 0
+    rejected = forged = 0
     for rule in (entry["rule"]["expr"] for entry in listed if "rule" in entry):
         if any("reject" in e for e in rule):
             rejected += sum(e["counter"]["packets"] for e in rule if "counter" in e)
+        if "saddr" in json.dumps(rule) and any("drop" in e for e in rule):
+            forged += sum(e["counter"]["packets"] for e in rule if "counter" in e)
     [denied] = [entry["set"] for entry in listed if entry.get("set", {}).get("name") == "denied"]
     by = {}
     for element in denied.get("elem", []):
         protocol, address, port = element["elem"]["val"]["concat"]
         by[{"tcp": 6, "udp": 17, "icmp": 1}.get(protocol, protocol), address, port] = element["elem"]["counter"]["packets"]
-    return rejected, by
+    return rejected, by, forged
+
+
+def forge(n):
+    """Datagrams under an address that is not the guest's."""
+    with socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW) as s:
+        for _ in range(n):
+            s.sendto(b"\x45\0\0\x1c\0\0\0\0\x40\x11\0\0" + socket.inet_aton("10.255.255.9") + socket.inet_aton("192.0.2.9") +
+                     b"\x9c\x40\x04\xd2\0\x08\0\0", ("192.0.2.9", 0))
+    return n
 
 
 def knock(udp_packets, tcp_packets):
@@ -156,6 +167,7 @@ def test_log_equals_nftables_and_the_programs(host, run, www):
     """Of a run that is over: each denial is in the log once, whichever layer it met, and what could not be told one by one is there as a number."""
     host.systemctl("start", f"anchor-proxy@{run.run}.service", f"anchor-inject@{run.run}.service")
     assert run.call(knock, 60, 30, timeout=100) == 90
+    assert run.call(forge, 40) == 40
     ports = 25
     before = sum(r["count"] for r in run.records("egress.deny", name=NAME, port=2222))
     for _ in range(ports):
@@ -170,7 +182,7 @@ def test_log_equals_nftables_and_the_programs(host, run, www):
         counts[name] = counts.get(name, 0) + n * len(units)
     assert programs(host, run.run) == counts                      # each attempt was counted, as what it is
 
-    rejected, by = rules(host, run.run)
+    rejected, by, forged = rules(host, run.run)
     run.end()
     [totals] = wait_for(lambda: run.records("egress.totals"), 20)
     # the programs': as the kernel had it
@@ -180,6 +192,8 @@ def test_log_equals_nftables_and_the_programs(host, run, www):
     assert {(d["protocol"], d["name"], d["port"]): d["packets"] for d in totals["denied"]} == by
     told = run.records("conn.deny", rule="guest-network")
     assert sum(d["count"] for d in told) == totals["logged"] and totals["logged"] + totals["unlogged"] == rejected
+    told = run.records("conn.deny", rule="guest-source", reason="forged-source", source="10.255.255.9")
+    assert sum(d["count"] for d in told) == forged == totals["dropped"]["other_source"] == totals["forged"]["logged"] == 40
     # egressd's: told every ten seconds, the rest when the run is released
     denied = lambda: sum(r["count"] for r in run.records("egress.deny", name=NAME, port=2222)) - before
     assert wait_for(lambda: denied() == ports, 20), denied()
@@ -190,4 +204,4 @@ def test_log_equals_nftables_and_the_programs(host, run, www):
     # and the operator is told so
     log = host.anchorctl("policy", "log", run.run, "--no-pager", user=None).stdout
     kept = sum(n for name, n in counts.items() if name != "connect_allowed")
-    assert f"in all, {rejected} packets turned away by the guest's network, {kept} attempts or packets of the run's own processes by the fence" in log
+    assert f"in all, {rejected} packets turned away by the guest's network, {forged} dropped for a forged source address, {kept} attempts or packets of the run's own processes by the fence" in log

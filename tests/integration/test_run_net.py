@@ -210,6 +210,22 @@ time.sleep(0.5)
 """
 
 
+FORGED = GUEST[:GUEST.index("for protocol, address")] + """
+def forged(source, port):
+    payload = struct.pack("!HHHH", 40000, port, 8, 0)
+    head = struct.pack("!BBHHHBBH4s4s", 0x45, 0, 20 + len(payload), 0, 0, 64, 17, 0, socket.inet_aton(source), socket.inet_aton("8.8.8.8"))
+    os.write(tap, mac + own + b"\\x08\\x00" + head[:10] + struct.pack("!H", checksum(head)) + head[12:] + payload)
+
+for source, times in (("203.0.113.77", 3), ("198.18.0.9", 2), ("10.255.255.1", 1)):
+    for _ in range(times):
+        forged(source, 53)
+if len(sys.argv) > 2:
+    for n in range(3000):
+        forged("203.0.113.%d" % (n % 60 + 1), 1000 + n % 60)
+os.write(tap, mac + own + b"\\x08\\x00" + ip(17, "192.0.2.1", struct.pack("!HHHH", 40000, 7, 8, 0)))
+"""
+
+
 @pytest.fixture
 def netlog(host, network):
     """In a run, anchor-run@ wants it."""
@@ -262,6 +278,34 @@ def test_flood_of_denied_packets_is_counted_and_not_written(host, netlog):
     assert sum(d["count"] for d in new) == total["logged"], (new, total)
     assert total["logged"] + total["unlogged"] == 3000
     assert len(new) <= 100 and any(d["reason"] == "others" for d in new)
+
+
+@pytest.mark.parametrize("flood", [False, True], ids=["few", "flood"])
+def test_forged_sources_are_evidence(host, netlog, flood):
+    """Dropped without a word to the guest, but in the log while the run lasts, with its own rule and as many as nftables counted."""
+    denials, totals = len(records(host, "conn.deny")), len(records(host, "egress.totals"))
+    subprocess.run([sys.executable, "-c", FORGED, f"/proc/{host.pid}/root/run/netns/anchor-{RUN}", *(["flood"] if flood else [])], check=True, timeout=30)
+
+    def seen(found):
+        return {(d["name"], d["port"], d["rule"], d["reason"], d.get("source")) for d in found[denials:]}
+
+    wanted = {("8.8.8.8", 53, "guest-source", "forged-source", source) for source in ("203.0.113.77", "198.18.0.9", "10.255.255.1")}
+    wanted.add(("192.0.2.1", 7, "guest-network", "udp", None))           # the control: under its own address it is what it was
+    assert seen(await_records(host, "conn.deny", lambda found: seen(found) >= wanted)) >= wanted
+    assert host.is_active(f"anchor-net@{RUN}.service") == "active"
+
+    host.systemctl("stop", f"anchor-netlog@{RUN}.service", "net-test-user.service")
+    gone(host)
+    total = await_records(host, "egress.totals", lambda found: len(found) > totals)[-1]
+    told = {rule: [d for d in records(host, "conn.deny")[denials:] if d["rule"] == rule] for rule in ("guest-source", "guest-network")}
+    assert total["dropped"]["other_source"] == total["forged"]["logged"] + total["forged"]["unlogged"] == (3006 if flood else 6)
+    assert sum(d["count"] for d in told["guest-source"]) == total["forged"]["logged"], (told, total)
+    assert sum(d["count"] for d in told["guest-network"]) == total["logged"] == total["rejected"] == 1
+    assert {(d["name"], d["port"]) for d in total["denied"]} == {("192.0.2.1", 7)}
+    if flood:
+        assert total["forged"]["unlogged"] > 0 and len(told["guest-source"]) <= 100 and any(d["reason"] == "others" for d in told["guest-source"])
+    log = host.anchorctl("policy", "log", RUN, "--blocked", "--no-pager", user=None).stdout
+    assert "8.8.8.8:53: forged-source 203.0.113.77" in log and "guest-source" in log, log
 
 
 def test_teardown_waits_for_nobody(host, network):

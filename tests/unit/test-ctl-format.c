@@ -98,6 +98,10 @@ static void test_records(void **state) {
                   " [\"GET\", \"/d\", 11]]}", "a.example.org:443 GET /a (6), POST /b, GET /c (2) and 1 more, 20 times", false },
                 { "egress.requests", "{\"name\": \"-\", \"port\": 0, \"count\": 2, \"requests\": [7, [1, 2, \"x\"]]}", "-:0 ? ?, ? ?, 2 times", false },
                 { "egress.totals", "{\"rejected\": 7, \"logged\": 5}", "in all, 7 packets turned away by the guest's network", false },
+                { "egress.totals", "{\"rejected\": 7, \"dropped\": {\"other_source\": 4}}",
+                  "in all, 7 packets turned away by the guest's network, 4 dropped for a forged source address", false },
+                { "conn.deny", "{\"name\": \"192.0.2.7\", \"port\": 53, \"reason\": \"forged-source\", \"source\": \"203.0.113.7\", \"count\": 3}",
+                  "192.0.2.7:53: forged-source 203.0.113.7, 3 times", true },
                 { "egress.totals", "{\"rejected\": 1}", "in all, 1 packet turned away by the guest's network", false },
                 { "egress.totals", "{\"rejected\": 0, \"fence\": {\"connect_allowed\": 3, \"tested\": 9, \"connect_never\": 1, \"bind_refused\": 2}}",
                   "in all, 0 packets turned away by the guest's network, 3 attempts or packets of the run's own processes by the fence "

@@ -15,11 +15,13 @@
 
 #include "net/netlog.h"
 
+static uint16_t group = RUN_NET_LOG_GROUP;
+
 static size_t message(char *buffer, uint16_t type, const uint32_t *seq, const void *payload, size_t size) {
         struct nlmsghdr *nlh = mnl_nlmsg_put_header(buffer);
 
         nlh->nlmsg_type = (uint16_t) ((NFNL_SUBSYS_ULOG << 8) | type);
-        (void) mnl_nlmsg_put_extra_header(nlh, sizeof(struct nfgenmsg));
+        *(struct nfgenmsg *) mnl_nlmsg_put_extra_header(nlh, sizeof(struct nfgenmsg)) = (struct nfgenmsg) { .res_id = htons(group) };
         if (seq)
                 mnl_attr_put_u32(nlh, NFULA_SEQ, htonl(*seq));
         if (payload)
@@ -43,6 +45,16 @@ static void test_parse(void **state) {
         assert_int_equal(p.denial.port, 443);
         assert_memory_equal(p.denial.address, ((uint8_t[]) { 192, 0, 2, 7 }), 4);
         assert_int_equal(p.denial.packets, 1);
+        assert_int_equal(p.group, RUN_NET_LOG_GROUP);
+        assert_memory_equal(p.denial.source, ((uint8_t[4]) {}), 4);
+
+        /* where the source is what is wrong, it is told */
+        group = RUN_NET_SOURCE_LOG_GROUP;
+        size = message(buffer, NFULNL_MSG_PACKET, &seq, tcp_packet, sizeof(tcp_packet));
+        group = RUN_NET_LOG_GROUP;
+        assert_int_equal(netlog_parse(buffer, size, &p), 1);
+        assert_int_equal(p.group, RUN_NET_SOURCE_LOG_GROUP);
+        assert_memory_equal(p.denial.source, ((uint8_t[]) { 10, 255, 255, 2 }), 4);
 
         /* a later fragment has no ports, whatever its bytes are */
         uint8_t fragment[sizeof(tcp_packet)];
@@ -111,8 +123,19 @@ static void test_tally(void **state) {
         assert_int_equal(records[0].denial.port, 53);
         assert_int_equal(netlog_tally_flush(t, records), 0);
 
+        /* another source is another */
+        p = packet(7, 1, 53);
+        assert_true(netlog_tally_add(t, &p, &due));
+        p = packet(8, 1, 53);
+        p.denial.source[0] = 7;
+        assert_true(netlog_tally_add(t, &p, &due));
+        p.seq = 9;
+        assert_false(netlog_tally_add(t, &p, &due));
+        assert_int_equal(netlog_tally_flush(t, records), 1);
+        assert_int_equal(records[0].denial.source[0], 7);
+
         /* a new window: at once again; three were lost before it */
-        p = packet(10, 1, 53);
+        p = packet(13, 1, 53);
         assert_true(netlog_tally_add(t, &p, &due));
         assert_int_equal(netlog_tally_flush(t, records), 1);
         assert_true(records[0].lost);

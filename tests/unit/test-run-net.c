@@ -263,7 +263,7 @@ static void test_build(void **state) {
 
         size = run_ruleset_build(buffer, sizeof(buffer), &n);
         assert_true(size > 1000);
-        assert_int_equal(n, 16); /* table, set, chain, 3 + 4 + 1 + 5 rules */
+        assert_int_equal(n, 17); /* table, set, chain, 4 + 4 + 1 + 5 rules */
 
         /* never written past what it was given */
         assert_int_equal(run_ruleset_build(buffer, 4096, &n), -ENOBUFS);
@@ -372,6 +372,7 @@ static void test_rejected_at_once_and_counted(void **state) {
 }
 
 static void test_spoofed(void **state) {
+        uint64_t counts[RUN_RULESET_N_RULES];
         _cleanup_fd_ int tap = attach(), server = listener(SOCK_STREAM, RUN_NET_PORT_INTERCEPT);
         Frame f;
 
@@ -379,6 +380,17 @@ static void test_spoofed(void **state) {
         send_from(tap, RUN_NET_GATEWAY, IPPROTO_UDP, "8.8.8.8", 53);
         send_from(tap, "198.18.0.5", IPPROTO_ICMP, RUN_NET_GUEST, 0);
         assert_false(receive(tap, &f));
+        assert_int_equal(run_ruleset_read_counters(counts), 0);
+        assert_int_equal(counts[RUN_RULE_OTHER_SOURCE], 3);
+        assert_int_equal(counts[RUN_RULE_SOURCE_LOGGED], 3);
+        assert_int_equal(counts[RUN_RULE_LOGGED], 0);
+
+        /* a flood is counted, and logged up to the limit */
+        for (uint16_t port = 1000; port < 2000; port++)
+                send_from(tap, "203.0.113.77", IPPROTO_UDP, "8.8.8.8", port);
+        assert_int_equal(run_ruleset_read_counters(counts), 0);
+        assert_int_equal(counts[RUN_RULE_OTHER_SOURCE], 1003);
+        assert_in_range(counts[RUN_RULE_SOURCE_LOGGED], RUN_NET_LOG_BURST, 1002);
 }
 
 static void test_flood_is_bounded(void **state) {
