@@ -67,6 +67,8 @@ static int look(IpcCall *call, json_t *params, void *userdata) {
                 return deny(e, run, call, &question, &v);
 
         verdict = v.decision.verdict == EGRESS_INSPECT ? "inspect" : "pass";
+        if (question.resolve)
+                return request_begin_look(e, run, call, &question, &v, verdict);
         return egressd_answer(call, verdict, "allowed", v.rule, v.name, protocol_to_text(v.decision.protocol), 0, false, NULL, NULL);
 }
 

@@ -30,7 +30,7 @@ bool question_read(JsonReader *reader, json_t *params, bool look, Question *ret)
         const char *protocol = "raw";
 
         if (look) {
-                static const char *const known[] = { "address", "name", "port", NULL };
+                static const char *const known[] = { "address", "name", "port", "resolve", NULL };
 
                 json_check_keys(reader, params, "", known);
         } else {
@@ -47,6 +47,7 @@ bool question_read(JsonReader *reader, json_t *params, bool look, Question *ret)
                 json_reader_fail(reader, "", "protocol", "must be \"tls\", \"http\" or \"raw\"");
         (void) json_read_string(reader, params, "", "sni", JSON_F_NULLABLE, &ret->sni);
         (void) json_read_bool(reader, params, "", "ech", JSON_F_NULLABLE, &ret->ech);
+        (void) json_read_bool(reader, params, "", "resolve", JSON_F_NULLABLE, &ret->resolve);
         (void) json_read_string(reader, params, "", "host", JSON_F_NULLABLE, &ret->host);
         (void) json_read_string(reader, params, "", "method", JSON_F_NULLABLE, &ret->method);
         (void) json_read_string(reader, params, "", "path", JSON_F_NULLABLE, &ret->path);

@@ -20,6 +20,7 @@ typedef struct Question {
         size_t n_open;
         EgressProtocol protocol;
         bool ech;
+        bool resolve;                 /* of Look: does the name lead anywhere? */
 } Question;
 
 typedef struct Verdict {

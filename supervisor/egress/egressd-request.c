@@ -34,6 +34,7 @@ struct EgressRequest {
         uint64_t grant_id;
         json_t *addresses;    /* ref */
         json_t *refused;      /* ref: address → why it may not be connected to */
+        bool look;            /* nothing is to be granted */
         bool recording;       /* the audit log will call back: this object must live until then */
         bool cancelled;
 };
@@ -341,7 +342,7 @@ static char *request_list_refused(const EgressRequest *q) {
         return TAKE_PTR(text);
 }
 
-/* All that was found is to be judged, and what may be connected to is granted. */
+/* All that was found is to be judged, and what may be connected to is granted, if that was asked. */
 static void request_grant(EgressRequest *q, const AddressRange *nat64, size_t n_nat64) {
         Address allowed[RESOLVER_ADDRESSES_MAX];
         const char *reason = NULL;
@@ -357,6 +358,11 @@ static void request_grant(EgressRequest *q, const AddressRange *nat64, size_t n_
                 _cleanup_free_ char *text = request_list_refused(q);
 
                 request_deny(q, reason, text);
+                return;
+        }
+        if (q->look) {
+                (void) egressd_answer(q->call, q->verdict, "allowed", q->rule, q->name, q->protocol, 0, false, NULL, NULL);
+                (void) request_free(q);
                 return;
         }
 
@@ -460,24 +466,42 @@ int request_begin_recorded(Egressd *e, EgressRun *run, IpcCall *call, const Ques
         return 0;
 }
 
+/* Answers q for good, now or later. */
+static int request_resolve(EgressRequest *q, bool literal) {
+        Egressd *e = q->egressd;
+        int r;
+
+        egressd_refresh_resolvers(e);
+        if (literal) {
+                Address address;
+
+                /* nothing to resolve; it is judged like any that a name resolves to */
+                r = address_parse(q->name, &address);
+                request_on_resolved(r, &address, r < 0 ? 0 : 1, q);
+                return 0;
+        }
+        r = resolver_query(e->resolver, &q->query, q->name, host_addresses_has_ipv6(e->own), request_on_resolved, q);
+        if (r < 0)
+                request_deny(q, "resolve-failed", strerror(-r));
+        return 0;
+}
+
 int request_begin(Egressd *e, EgressRun *run, IpcCall *call, const Question *question, const Verdict *v) {
+        EgressRequest *q;
+        int r;
+
+        r = request_new(&q, e, run, call, question, v);
+        return r < 0 ? r : request_resolve(q, v->literal);
+}
+
+int request_begin_look(Egressd *e, EgressRun *run, IpcCall *call, const Question *question, const Verdict *v, const char *verdict) {
         EgressRequest *q;
         int r;
 
         r = request_new(&q, e, run, call, question, v);
         if (r < 0)
                 return r;
-        egressd_refresh_resolvers(e);
-        if (v->literal) {
-                Address address;
-
-                /* nothing to resolve; it is judged like any that a name resolves to */
-                r = address_parse(v->name, &address);
-                request_on_resolved(r, &address, r < 0 ? 0 : 1, q);
-                return 0;
-        }
-        r = resolver_query(e->resolver, &q->query, v->name, host_addresses_has_ipv6(e->own), request_on_resolved, q);
-        if (r < 0)
-                request_deny(q, "resolve-failed", strerror(-r));
-        return 0;
+        q->look = true;
+        q->verdict = verdict;
+        return request_resolve(q, v->literal);
 }

@@ -8,6 +8,9 @@
 /* Answers for good, now or later: with the addresses granted to the asker, or a denial. */
 int request_begin(Egressd *e, EgressRun *run, IpcCall *call, const Question *question, const Verdict *v);
 
+/* Resolves and judges, as for a grant, but grants and records nothing: a denial if no address is left, else the answer of Look. */
+int request_begin_look(Egressd *e, EgressRun *run, IpcCall *call, const Question *question, const Verdict *v, const char *verdict);
+
 /* Records and answers "inspect": the connection is for inject, which asks again for itself. Or, with a grant that is
  * there already, "pass" for one more request on its connection. */
 int request_begin_recorded(Egressd *e, EgressRun *run, IpcCall *call, const Question *question, const Verdict *v, const char *verdict);

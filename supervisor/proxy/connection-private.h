@@ -15,6 +15,7 @@
 
 enum {
         FIRST_BYTES_USEC = 10 * 1000 * 1000,
+        SILENT_USEC = 500 * 1000, /* of that, until it is asked whether the name leads anywhere */
         REFUSE_USEC = 400 * 1000,
         LINGER_USEC = 1000 * 1000,
         LOOK_USEC = 5 * 1000 * 1000,
@@ -45,6 +46,7 @@ struct Connection {
 
         EgressProtocol expected, seen;
         bool has_seen;
+        bool looked_further;      /* as long as nothing comes of it, the name was resolved */
         bool speaks_http, speaks_tls; /* begins like a request, or a hello, even if it is none: so that a refusal can be read */
         ClientHello hello;
         char *host, *method, *path;    /* owned; of the request that is asked about */

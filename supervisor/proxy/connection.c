@@ -5,7 +5,8 @@
  *
  *   HEAD      explicit proxy only: reading the request that says where to go
  *   LOOK      egressd is asked what the port carries, or denies; before the first cleartext HTTP of the run, secretd for its sentinels
- *   PEEK      waiting for as many first bytes as it takes to see what they are; nothing is taken from the socket
+ *   PEEK      waiting for as many first bytes as it takes to see what they are; nothing is taken from the socket. Who says nothing for a while may wait for the server to
+ *             speak, and is not let wait if the name leads nowhere
  *   ASK       egressd decides
  *   DIAL      connecting to the addresses that were granted; the first that answers wins
  *   HAND      the connection, unread, is on its way to anchor-inject
@@ -363,7 +364,7 @@ void connection_read(Connection *c) {
                 c->seen = EGRESS_RAW; /* whoever speaks first */
                 connection_ask(c);
         } else
-                connection_watch_first_bytes(c, STATE_PEEK, FIRST_BYTES_USEC);
+                connection_watch_first_bytes(c, STATE_PEEK, SILENT_USEC);
 }
 
 void connection_look(Connection *c) {
@@ -381,16 +382,47 @@ void connection_look(Connection *c) {
 
 /* ---- beginning, time, end ---- */
 
+/* There is nothing to wait for any more: in the protocol of the port, then. */
+static void refuse_silent(Connection *c, const char *reason) {
+        c->seen = c->expected;
+        c->has_seen = true;
+        c->speaks_http = c->expected == EGRESS_HTTP;
+        connection_refuse(c, reason);
+}
+
+static void on_looked_further(IpcClient *client, const char *error, json_t *params, bool more, void *userdata) {
+        Connection *c = userdata;
+        Answer a;
+
+        if (!connection_called(c) || c->state != STATE_PEEK)
+                return; /* it has spoken meanwhile, and is asked about for good */
+        if (connection_read_answer(c, error, params, &a) && strcmp(a.verdict, "deny") == 0)
+                refuse_silent(c, NULL);
+}
+
+static void look_further(Connection *c) {
+        json_t *params = json_pack("{s:s*, s:s*, s:i, s:b}", "address", c->address[0] ? c->address : NULL,
+                                   "name", c->address[0] ? NULL : c->asked_name, "port", c->port, "resolve", true);
+
+        c->looked_further = true;
+        (void) connection_call(c, c->proxy->egress, EGRESS_INTERFACE ".Look", params, NULL, 0, ASK_USEC, on_looked_further);
+        if (connection_set_timer(c, FIRST_BYTES_USEC - SILENT_USEC) < 0)
+                connection_reset(c);
+}
+
 static int on_timeout(sd_event_source *s, uint64_t usec, void *userdata) {
         Connection *c = userdata;
 
         switch (c->state) {
         case STATE_PEEK:
+                if (!c->looked_further) {
+                        look_further(c);
+                        break;
+                }
+                refuse_silent(c, "timeout");
+                break;
         case STATE_HEAD:
-                c->seen = c->expected; /* nothing to wait for any more */
-                c->has_seen = true;
-                c->speaks_http = c->expected == EGRESS_HTTP;
-                connection_refuse(c, "timeout");
+                refuse_silent(c, "timeout");
                 break;
         case STATE_REFUSE:
                 connection_reset(c);

@@ -344,3 +344,19 @@ def test_resolved_stub_and_a_change_of_resolv_conf(host, guest, names, configure
         host.run(f"rm -f {RESOLV_CONF}; rm -rf {STUB_DIR}")
         if saved:
             host.write(RESOLV_CONF, saved)
+
+
+def silent(name, port, timeout=15):
+    """How a connection ends whose client waits for the server to speak, and after how long."""
+    _, addresses, _ = dns(name)
+    begin = time.monotonic()
+    end = exchange(addresses[0], port, b"", timeout, False)
+    return end, time.monotonic() - begin
+
+
+@pytest.mark.parametrize("port", [9000, 443, 80])
+def test_deny_bad_addresses_to_a_silent_client_at_once(host, guest, names, control, port):
+    """A server might speak first: there is nothing to wait for once no address is left."""
+    name = names.add({"A": ["169.254.169.254", "10.0.0.1"]})
+    end, seconds = guest.call(silent, name, port, timeout=30)
+    assert end in ("ConnectionResetError", b"") and seconds < 1, (end, seconds)

@@ -57,6 +57,8 @@ typedef struct World {
         IpcServer *secretd, *anchord;
         FakeAuditd auditd;
         const char *secretd_says; /* an error, if it is not to say the sentinels */
+        unsigned n_looks_further;
+        bool leads_nowhere;   /* the name, once it is resolved */
         unsigned n_sentinels, n_misuses;
         char misuse[256];     /* the last that anchord was told */
 } World;
@@ -88,6 +90,11 @@ static int on_look(IpcCall *call, json_t *params, void *userdata) {
         w->n_looks++;
         if (!is_allowed(params))
                 return reply_deny(w, call, "no-rule");
+        if (json_is_true(json_object_get(params, "resolve"))) {
+                w->n_looks_further++;
+                if (w->leads_nowhere)
+                        return reply_deny(w, call, "metadata");
+        }
         return ipc_call_reply(call, json_pack("{s:s, s:s, s:s, s:s, s:s}", "verdict", "pass", "reason", "allowed", "rule", "test", "name", NAME,
                                               "protocol", protocol_to_text(protocol_of((uint64_t) json_integer_value(json_object_get(params, "port"))))));
 }
@@ -398,6 +405,43 @@ static void test_tls(void **state) {
         assert_int_equal(w->n_got, sizeof(denied_alert));
         assert_memory_equal(w->got, denied_alert, sizeof(denied_alert));
         assert_true(nobody_came(w));
+}
+
+/* Whoever waits for the server to speak is not let wait for long if the name leads nowhere. */
+static void test_silent_guest(void **state) {
+        static const uint16_t silent[] = { TLS_PORT, HTTP_PORT };
+        World *w = *state;
+        uint64_t begin;
+
+        w->leads_nowhere = true;
+        for (size_t i = 0; i < ELEMENTSOF(silent); i++) {
+                begin = time_monotonic();
+                guest_connects(w, silent[i]);
+                assert_int_equal(read_far(w, w->guest, 0), 0);
+                assert_true(time_monotonic() - begin < 1000000);
+                if (silent[i] == TLS_PORT)
+                        assert_memory_equal(w->got, denied_alert, sizeof(denied_alert));
+                else
+                        assert_non_null(strstr(w->got, "Anchorhold-Reason: metadata"));
+                w->guest = fd_close(w->guest);
+                expect_gone(w);
+        }
+        assert_int_equal(w->n_looks_further, 2);
+        assert_int_equal(w->n_connects, 0);
+
+        /* the control: who has somewhere to go may take longer, and is asked about once; who speaks at once, not at all */
+        w->leads_nowhere = false;
+        guest_connects(w, HTTP_PORT);
+        for (begin = time_monotonic(); time_monotonic() - begin < 700000;)
+                assert_return_code(sd_event_run(w->event, 20000), 0);
+        assert_int_equal(w->n_looks_further, 3);
+        say_text(w->guest, "GET / HTTP/1.1\r\nHost: " NAME "\r\n\r\n");
+        origin_accepts(w, HTTP_PORT);
+        guest_connects(w, HTTP_PORT);
+        say_text(w->guest, "GET / HTTP/1.1\r\nHost: " NAME "\r\n\r\n");
+        origin_accepts(w, HTTP_PORT);
+        assert_int_equal(w->n_looks_further, 3);
+        assert_int_equal(w->n_connects, 2);
 }
 
 static void test_second_hello(void **state) {
@@ -766,6 +810,7 @@ int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test_setup_teardown(test_raw_origin_speaks_first, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_tls, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_silent_guest, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_second_hello, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_pipelined_and_half_closed, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_denied_in_its_order, set_up, tear_down),

@@ -143,7 +143,7 @@ static void test_connect(void **state) {
         call(w, "Look", json_pack("{s:s, s:i}", "address", good, "port", 443));
         assert_string_equal(get(w, "verdict"), "pass");
         assert_string_equal(get(w, "name"), "good.example.org");
-        assert_int_equal(n_granted(), 0);
+        assert_int_equal(n_granted() + (int) w->n_lookups, 0);
 
         connect_tls(w, good, "good.example.org");
         assert_null(w->error);
@@ -168,6 +168,29 @@ static void test_connect(void **state) {
         UNTIL(w->event, strstr(w->auditd.records, "conn.close"));
 }
 
+
+/* Of a connection that says nothing: where its name leads is known without a grant. */
+static void test_look_further(void **state) {
+        _cleanup_free_ char *good = NULL, *meta = NULL;
+        World *w = *state;
+
+        register_run(w, RUN);
+        good = resolve(w, "good.example.org");
+        meta = resolve(w, "meta.example.org");
+        call(w, "Look", json_pack("{s:s, s:i, s:b}", "address", meta, "port", 443, "resolve", true));
+        assert_denied(w, "metadata");
+        UNTIL(w->event, strstr(w->auditd.records, "egress.deny"));
+        call(w, "Look", json_pack("{s:s, s:i, s:b}", "address", meta, "port", 443, "resolve", false));
+        assert_string_equal(get(w, "verdict"), "pass");
+
+        call(w, "Look", json_pack("{s:s, s:i, s:b}", "address", good, "port", 443, "resolve", true));
+        assert_string_equal(get(w, "verdict"), "pass");
+        assert_string_equal(get(w, "protocol"), "tls");
+        assert_null(json_object_get(w->answer, "addresses"));
+        assert_int_equal(n_granted() + n_live(), 0);
+        assert_null(strstr(w->auditd.records, "egress.allow"));
+        assert_int_equal(w->e->n_requests, 0);
+}
 
 static void test_unrecorded(void **state) {
         _cleanup_free_ char *good = NULL;
@@ -392,6 +415,7 @@ int main(void) {
                 cmocka_unit_test_setup_teardown(test_register_takes_its_time, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_names, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_connect, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_look_further, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_unrecorded, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_release, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_streams, set_up, tear_down),
