@@ -10,7 +10,7 @@
  *   - copies of one number that are not identical, or of another unit: forged. An entry that names no unit is
  *     believed only as a copy of one that does (journald could not look up a process that was killed at that moment; auditd
  *     then sends the record again);
- *   - a record that is malformed or does not give its hash: malformed, altered;
+ *   - a record that is malformed or does not give its hash: malformed, altered. One in which an export breaks off is malformed;
  *   - a PREV that is not the hash of the record before: altered;
  *   - a record whose last copy stands before the last copy of the one before: swapped. (auditd sends again from
  *     the first missing record on, so last copies are always in order.)
@@ -144,6 +144,34 @@ static int judge_alone(AuditRecord *r, const char *unit, Note *note) {
         return 0;
 }
 
+/* One that has not even a number is named by its place. */
+static uint64_t number_by_place(const AuditChain *c, uint64_t seq) {
+        return seq == 0 && c->n_notes > 0 ? c->notes[c->n_notes - 1].seq + 1 : seq;
+}
+
+static int chain_add_note(AuditChain *c, const Note *note) {
+        int r;
+
+        r = grow(&c->notes, sizeof(c->notes[0]), c->n_notes, &c->notes_allocated);
+        if (r < 0)
+                return r;
+        c->notes[c->n_notes++] = *note;
+        return 0;
+}
+
+int audit_chain_break_off(AuditChain *c, AuditRecord *r, uint64_t *ret_seq) {
+        Note note = { .place = c->n_notes, .finding = AUDIT_MALFORMED };
+        int k;
+
+        k = audit_record_check(r, &note.reason);
+        if (k < 0)
+                return k;
+        note.reason = "the export cannot be read on from within it";
+        note.seq = number_by_place(c, r->seq);
+        *ret_seq = note.seq;
+        return note.seq > 0 ? chain_add_note(c, &note) : 0;
+}
+
 int audit_chain_add(AuditChain *c, AuditRecord *r, const char *unit) {
         Note note = { .place = c->n_notes, .attributed = unit };
         int k;
@@ -165,15 +193,10 @@ int audit_chain_add(AuditChain *c, AuditRecord *r, const char *unit) {
                         if (k < 0)
                                 return k;
                 }
-        } else if (note.seq == 0 && c->n_notes > 0)
-                /* not even a number: it is named by its place */
-                note.seq = c->notes[c->n_notes - 1].seq + 1;
+        } else
+                note.seq = number_by_place(c, note.seq);
 
-        k = grow(&c->notes, sizeof(c->notes[0]), c->n_notes, &c->notes_allocated);
-        if (k < 0)
-                return k;
-        c->notes[c->n_notes++] = note;
-        return 0;
+        return chain_add_note(c, &note);
 }
 
 static int compare_notes(const void *a, const void *b) {

@@ -16,6 +16,10 @@ DEFINE_CLEANUP(AuditChain *, audit_chain_free)
 /* One entry of the log, from this unit (NULL: it says none). Entries without a field of ours are ignored. */
 int audit_chain_add(AuditChain *c, AuditRecord *r, const char *unit);
 
+/* The log cannot be read on from within this entry, of which some fields may have been read: *ret_seq is its number, or the one that comes after the entry before;
+ * 0 if there was none before, and nothing is noted. */
+int audit_chain_break_off(AuditChain *c, AuditRecord *r, uint64_t *ret_seq);
+
 /* A checkpoint from outside the log. Those inside are found by themselves. */
 int audit_chain_add_checkpoint(AuditChain *c, const AuditCheckpoint *checkpoint);
 

@@ -4,6 +4,8 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 #include <systemd/sd-journal.h>
 
@@ -64,7 +66,14 @@ static void verify_goes_on(const AuditVerifyOptions *o, uint64_t n) {
                 o->on_record(o->userdata);
 }
 
-static int verify_export_data(AuditChain *chain, const AuditVerifyOptions *o, const char *data, size_t size, size_t *ret_bad_offset) {
+/* Where an export cannot be read on. */
+typedef struct Break {
+        bool broken;
+        size_t offset;
+        uint64_t seq; /* of the record that is not whole; 0: there was none before */
+} Break;
+
+static int verify_export_data(AuditChain *chain, const AuditVerifyOptions *o, const char *data, size_t size, Break *ret_break) {
         AuditExport export = { .data = (const uint8_t *) data, .size = size };
         int r;
 
@@ -72,8 +81,10 @@ static int verify_export_data(AuditChain *chain, const AuditVerifyOptions *o, co
                 _cleanup_(export_entry_done) ExportEntry e = {};
 
                 r = audit_export_next(&export, export_on_field, &e);
-                if (r == -EBADMSG)
-                        *ret_bad_offset = export.offset;
+                if (r == -EBADMSG) {
+                        *ret_break = (Break) { .broken = true, .offset = export.offset };
+                        return audit_chain_break_off(chain, &e.record, &ret_break->seq);
+                }
                 if (r <= 0)
                         return r;
 
@@ -84,7 +95,7 @@ static int verify_export_data(AuditChain *chain, const AuditVerifyOptions *o, co
         }
 }
 
-static int verify_export(AuditChain *chain, const AuditVerifyOptions *o, size_t *ret_bad_offset) {
+static int verify_export(AuditChain *chain, const AuditVerifyOptions *o, Break *ret_break) {
         _cleanup_free_ char *data = NULL;
         size_t size;
         int r;
@@ -96,7 +107,7 @@ static int verify_export(AuditChain *chain, const AuditVerifyOptions *o, size_t 
         if (r < 0)
                 return r;
 
-        return verify_export_data(chain, o, data, size, ret_bad_offset);
+        return verify_export_data(chain, o, data, size, ret_break);
 }
 
 /* ---- journals ---- */
@@ -191,10 +202,29 @@ static int verify_load_trust(AuditChain *chain, const AuditVerifyOptions *o, Aud
         return r < 0 && o->checkpoints ? r : 0;
 }
 
+/* The byte is for whoever looks into the file. */
+static int report_break(const Break *b, AuditVerifyReport *report) {
+        char *reason;
+        int n;
+
+        if (!b->broken || (b->seq > 0 && report->seq != b->seq))
+                return 0; /* something before it is bad */
+        n = b->seq > 0 ? asprintf(&reason, "Record %" PRIu64 ": the export breaks off or is damaged within it, at byte %zu.", b->seq, b->offset)
+                       : asprintf(&reason, "This is no journal export, from byte %zu on.", b->offset);
+        if (n < 0) {
+                audit_verify_report_done(report);
+                return -ENOMEM;
+        }
+        free(report->reason);
+        report->reason = reason;
+        report->finding = AUDIT_MALFORMED;
+        return 0;
+}
+
 int audit_verify(const AuditVerifyOptions *options, AuditVerifyReport *report) {
         _cleanup_(audit_chain_freep) AuditChain *chain = NULL;
         _cleanup_(audit_key_freep) AuditKey *key = NULL;
-        size_t bad_offset = 0;
+        Break broken = {};
         int r;
 
         r = audit_chain_new(&chain);
@@ -208,20 +238,10 @@ int audit_verify(const AuditVerifyOptions *options, AuditVerifyReport *report) {
                 return r;
 
         if (options->export_file)
-                r = verify_export(chain, options, &bad_offset);
+                r = verify_export(chain, options, &broken);
         else
                 r = verify_journal(chain, options);
-        if (r < 0 && !(r == -EBADMSG && options->export_file))
-                return r;
-
-        if (r == -EBADMSG) {
-                *report = (AuditVerifyReport) { .finding = AUDIT_MALFORMED };
-                if (asprintf(&report->reason, "This is no journal export, from byte %zu on.", bad_offset) < 0) {
-                        report->reason = NULL;
-                        return -ENOMEM;
-                }
-                return 0;
-        }
-
-        return audit_chain_judge(chain, key, report);
+        if (r >= 0)
+                r = audit_chain_judge(chain, key, report);
+        return r < 0 ? r : report_break(&broken, report);
 }

@@ -267,6 +267,23 @@ def test_exported_record_altered_removed_swapped(audited):
     assert status == 1 and f"Record {second} stands before record {first}" in text, text
 
 
+def test_export_cut_within_a_record(audited):
+    """The record is named, by its own number if that is there and else by its place; the byte as well."""
+    seqs = [approve(audited, f"piece {n}")["seq"] for n in range(3)]
+    wait_kept(audited, seqs[-1])
+    entries = export(audited)
+    assert verify_entries(audited, entries)[0] == 0  # the control
+    where = records(entries)
+    text = "\n\n".join(entries[:where[seqs[1]] + 1])
+    start = text.rindex("\n\n") + 2
+    for cut in (start + 10, text.rindex("ANCHORHOLD_"), text.rindex("ANCHORHOLD_") + 5, len(text) - 3):
+        audited.write("/var/tmp/export", text[:cut])
+        status, said = verify(audited, "--file", "/var/tmp/export")
+        assert status == 1 and f"Record {seqs[1]} is bad (malformed): Record {seqs[1]}:" in said, (cut - start, said)
+        assert f"before: {seqs[1] - min(where):,} good records" in said, said
+    
+
+
 def test_cut_log(audited):
     """Stopping auditd signs where the chain stands: an export without its tail, or without its head, is known to be cut."""
     seq = approve(audited)["seq"]

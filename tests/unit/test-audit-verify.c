@@ -295,12 +295,50 @@ static void test_not_an_export(void **state) {
         check_text("{\"MESSAGE\":\"json\"}\n", AUDIT_MALFORMED, 0);
 }
 
+/* Cut off at any byte, the export is bad at that record, if anything of it is there that says that it is one. Damaged, it is bad there as well; and what is bad before that is
+ * told first. */
+static void test_cut_within_a_record(void **state) {
+        _cleanup_free_ char *good = export_of("12345"), *swapped = export_of("1325"), *upto2 = export_of("12"), *upto3 = export_of("123");
+        size_t start = strlen(upto2), end = strlen(upto3);
+        const char *seq = strstr(good + start, "ANCHORHOLD_SEQ=");
+        AuditVerifyReport report;
+        char byte[32];
+
+        for (size_t cut = start + 1; cut < end - 1; cut++) {
+                _cleanup_free_ char *text = strndup(good, cut);
+
+                verify_text(text, &report);
+                if (text[cut - 1] != '\n' || cut > (size_t) (seq - good)) {
+                        if (report.finding != AUDIT_MALFORMED || report.seq != 3 || report.records != 2 || !strstr(report.reason, "Record 3: "))
+                                fail_msg("cut at %zu of %zu: %s at %u: %s", cut - start, end - start, audit_finding_name(report.finding), (unsigned) report.seq,
+                                         report.reason);
+                } else
+                        assert_int_equal(report.finding, AUDIT_GOOD); /* lines that every entry has: there is no record 3 */
+                audit_verify_report_done(&report);
+        }
+
+        good[seq - good] = 'a';
+        verify_text(good, &report);
+        assert_int_equal(report.seq, 3);
+        (void) snprintf(byte, sizeof(byte), "at byte %zu.", (size_t) (seq - good));
+        assert_non_null(strstr(report.reason, byte));
+        audit_verify_report_done(&report);
+
+        swapped[strlen(swapped) - 3] = '\0';
+        verify_text(swapped, &report);
+        assert_int_equal(report.finding, AUDIT_SWAPPED);
+        assert_int_equal(report.seq, 3);
+        audit_verify_report_done(&report);
+
+        check_text("__CURSOR=s=1\nANCHORHOLD_SEQ=7\nANCH", AUDIT_MALFORMED, 7);
+}
+
 int main(void) {
 #define T(t) cmocka_unit_test_setup_teardown(t, setup, teardown)
         const struct CMUnitTest tests[] = {
                 T(test_order),       T(test_altered),     T(test_replaced),
                 T(test_unattributed), T(test_checkpoints), T(test_checkpoint_of_another_log),
-                T(test_checkpoint_forged), T(test_export_reader), T(test_not_an_export),
+                T(test_checkpoint_forged), T(test_export_reader), T(test_not_an_export), T(test_cut_within_a_record),
         };
 
         return cmocka_run_group_tests(tests, NULL, NULL);
