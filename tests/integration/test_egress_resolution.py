@@ -354,9 +354,22 @@ def silent(name, port, timeout=15):
     return end, time.monotonic() - begin
 
 
-@pytest.mark.parametrize("port", [9000, 443, 80])
+REFUSED = {9000: b"ConnectionResetError", 443: b"\x15\x03\x03\x00\x02\x02\x31", 80: b"HTTP/1.1 403 Forbidden\r\n"}     # as the port speaks
+
+
+@pytest.mark.parametrize("port", REFUSED)
 def test_deny_bad_addresses_to_a_silent_client_at_once(host, guest, names, control, port):
     """A server might speak first: there is nothing to wait for once no address is left."""
     name = names.add({"A": ["169.254.169.254", "10.0.0.1"]})
     end, seconds = guest.call(silent, name, port, timeout=30)
-    assert end in ("ConnectionResetError", b"") and seconds < 1, (end, seconds)
+    assert (end if isinstance(end, bytes) else end.encode()).startswith(REFUSED[port]) and seconds < 1, (end, seconds)
+    [record] = denied(host, name)
+    assert (record["reason"], record["port"], record.get("count", 1)) == ("metadata", port, 1)
+
+
+def test_silent_client_of_a_good_name_may_take_its_time(host, guest, names):
+    """The control: it is resolved as early, and nothing is granted before it speaks."""
+    name = names.add({"A": [worlds.ORIGIN]})
+    assert guest.call(silent, name, 443, 3, timeout=30)[0] == "TimeoutError"
+    assert names.queries(name) and not allowed(host, name)
+    assert get(guest, name) == (200, None)
