@@ -18,6 +18,11 @@ die() {
         exit 1
 }
 
+# need_root WHAT: ends, unless it is root that asks for WHAT. Without this, the first that says so is unshare, and not why.
+need_root() {
+        [ "$(id -u)" = 0 ] || die "only root can $1: it takes namespaces and mounts of its own. Run it as root, for example with sudo"
+}
+
 # step LABEL COMMAND...: runs COMMAND with its output in a log file, shows one line with the elapsed
 # time, and at least every five seconds a sign of life; on failure shows the end of the log.
 step() {
@@ -111,6 +116,7 @@ once() {
         local dir=$1 label=$2
         shift 2
         [ ! -d "$dir" ] || return 0
+        need_root "make the $label"
         mkdir -p "${dir%/*}"
         (
                 exec 9>"${dir%/*}/.${dir##*/}.lock"

@@ -3,8 +3,11 @@
 
 import os
 import pathlib
+import re
+import shutil
 import signal
 import subprocess
+import tempfile
 
 import pytest
 
@@ -86,6 +89,29 @@ def test_command_boots_runs_and_leaves_nothing():
                           capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout.strip()) == (5, "running"), done.stderr
     assert unnamed() <= before
+
+
+@pytest.fixture
+def tree_for_nobody():
+    """What make needs of this tree, where everybody can read it."""
+    with tempfile.TemporaryDirectory() as folder:
+        tree = pathlib.Path(folder)
+        tree.chmod(0o755)
+        for name in ("Makefile", "image", "tests"):
+            source = TOP / name
+            shutil.copytree(source, tree / name, ignore=shutil.ignore_patterns("corpus", "__pycache__")) if source.is_dir() else shutil.copy(source, tree / name)
+        subprocess.run(["chmod", "-R", "a+rX", tree], check=True)
+        yield tree
+
+
+@pytest.mark.parametrize("command", [["make", "image-root"], ["make", "unit"], ["make", "templates"], ["make", "demo"], ["image/rootfs"], ["image/boot", "--container"],
+                                     ["image/exec", "demo", "true"]], ids=" ".join)
+def test_who_is_not_root_is_told_so(tree_for_nobody, command):
+    """By the first that needs it, not by what then fails. The controls are all other tests: they build and boot as root."""
+    done = subprocess.run(["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--", *command], cwd=tree_for_nobody, text=True, capture_output=True,
+                          timeout=60, env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/nonexistent", "CACHE": "/nonexistent/cache"})
+    assert done.returncode != 0 and "only root can " in done.stderr and "sudo" in done.stderr, done.stderr
+    assert not re.search("unshare|Permission denied|Operation not permitted|cannot", done.stderr), done.stderr
 
 
 def test_sigterm_leaves_nothing(boot):
