@@ -211,6 +211,8 @@ const char *spec_check_submission(const PolicyWorkflow *w, const Submission *s) 
                 return "the task is empty or longer than 256 KiB";
         if (has_step(w, "agent") && !s->task)
                 return "this workflow has an agent: it needs a task";
+        if (!has_step(w, "agent") && s->task)
+                return "this workflow has no agent: it takes no task";
 
         if (!w->repository) {
                 if (s->has_bundle || s->repo || s->base)

@@ -32,6 +32,8 @@ typedef struct CtlPolicy {
         size_t n_findings;
 } CtlPolicy;
 
+/* Adds a finding for each workflow whose template, or its agent's image, is not installed below root ("": on this host). -ENOMEM. */
+int ctl_policy_check_templates(const char *root, CtlPolicy *l);
 void ctl_policy_done(CtlPolicy *l);
 /* The host's policy files, or those below --root=. */
 CtlExit ctl_policy_load(Ctl *ctl, CtlPolicy *ret);

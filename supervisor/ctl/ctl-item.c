@@ -4,6 +4,8 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -104,33 +106,49 @@ static int list_row(Table *t, const json_t *item) {
         return r;
 }
 
-/* Why what is queued does not start, if there is a reason other than that others are first; the caller's, NULL if there is none. */
-static char *why_waiting(Ctl *ctl) {
+/* One line for each reason why what is queued does not start, other than that others are first. */
+static void say_why(Ctl *ctl, const char *format, ...) __attribute__((__format__(__printf__, 2, 3)));
+
+static void say_why(Ctl *ctl, const char *format, ...) {
+        _cleanup_free_ char *text = NULL, *safe = NULL;
+        va_list ap;
+        int n;
+
+        va_start(ap, format);
+        n = vasprintf(&text, format, ap);
+        va_end(ap);
+        if (n < 0)
+                text = NULL;
+        safe = text ? text_escape(text, (size_t) n, false) : NULL;
+        if (safe)
+                (void) fprintf(ctl->out, "No run starts: %s.\n", safe);
+}
+
+static void list_why_waiting(Ctl *ctl) {
         _cleanup_json_ json_t *reply = NULL;
         const char *name, *reason;
         json_t *state, *space;
 
         if (ctl_call(ctl, "ask for the status", "Status", json_object(), NULL, 0, &reply, NULL, 0) != CTL_OK)
-                return NULL;
+                return;
 
         json_object_foreach(json_object_get(reply, "enforcers"), name, state) {
                 const char *text = json_string_value(state) ?: "?";
 
                 if (strcmp(text, "ok") != 0)
-                        return text_format("%s: %s", name, text);
+                        say_why(ctl, "%s: %s", name, text);
         }
         space = json_object_get(reply, "space");
         reason = ctl_string(space, "reason");
         if (reason)
-                return text_format("%s%s", reason, json_is_true(json_object_get(space, "low")) ? "; \"anchorctl prune --dry-run\" shows what could go" : "");
+                say_why(ctl, "%s%s", reason, json_is_true(json_object_get(space, "low")) ? "; \"anchorctl prune --dry-run\" shows what could go" : "");
         if (json_is_object(json_object_get(reply, "drain")))
-                return strdup("this host is drained; \"anchorctl host undrain\" ends that");
+                say_why(ctl, "this host is drained; \"anchorctl host undrain\" ends that");
         if (json_is_true(json_object_get(json_object_get(reply, "site_policy"), "waits")))
-                return strdup("the policy in /etc/anchorhold is another one since the host went back to another deployment; \"anchorctl policy accept\" ends that");
-        if (!json_is_true(json_object_get(reply, "hold")))
-                return NULL;
+                say_why(ctl, "the policy in /etc/anchorhold is another one since the host went back to another deployment; \"anchorctl policy accept\" ends that");
         reason = ctl_string(reply, "hold_reason");
-        return text_format("on hold%s%s; \"anchorctl release\" ends that", reason ? ": " : "", reason ?: "");
+        if (json_is_true(json_object_get(reply, "hold")))
+                say_why(ctl, "on hold%s%s; \"anchorctl release\" ends that", reason ? ": " : "", reason ?: "");
 }
 
 static bool any_is_queued(const json_t *items) {
@@ -144,14 +162,12 @@ static bool any_is_queued(const json_t *items) {
 }
 
 static void list_legend(Ctl *ctl, const json_t *items) {
-        _cleanup_free_ char *why = any_is_queued(items) ? why_waiting(ctl) : NULL, *safe = NULL;
         size_t n = json_array_size(items);
 
         (void) fprintf(ctl->out, "%s%zu item%s listed.%s\n", n > 0 ? "\n" : "", n, n == 1 ? "" : "s",
                        ctl->o.all || ctl->o.states ? "" : " Ended items: --all.");
-        safe = why ? text_escape(why, strlen(why), false) : NULL;
-        if (safe)
-                (void) fprintf(ctl->out, "No run starts: %s.\n", safe);
+        if (any_is_queued(items))
+                list_why_waiting(ctl);
 }
 
 /* All of them, or as many as are wanted: anchord is asked for one page after the other. */

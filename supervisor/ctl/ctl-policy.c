@@ -104,6 +104,7 @@ static CtlExit check_json(Ctl *ctl, const CtlPolicy *l, const PolicyFinding *war
 static CtlExit check(Ctl *ctl, const char *file) {
         static const char *const kinds[] = { "workflows", "egress", "credentials", "harness", "providers" };
         _cleanup_(ctl_policy_done) CtlPolicy l = {};
+        _cleanup_free_ char *root = root_of(ctl);
         const PolicyFinding *warnings;
         size_t n_files = 0, n_warnings;
         CtlExit r;
@@ -111,6 +112,8 @@ static CtlExit check(Ctl *ctl, const char *file) {
         r = file ? load_one(ctl, file, &l) : ctl_policy_load(ctl, &l);
         if (r != CTL_OK)
                 return r;
+        if (!file && (!root || ctl_policy_check_templates(root, &l) < 0))
+                return ctl_report(ctl, "check the policy", -ENOMEM, NULL, NULL);
 
         for (size_t i = 0; i < ELEMENTSOF(kinds); i++) {
                 const char *const *names;

@@ -24,6 +24,7 @@ LIB_SRCS += supervisor/ctl/ctl.c \
             supervisor/ctl/ctl-policy-test.c \
             supervisor/ctl/ctl-policy-live.c \
             supervisor/ctl/ctl-policy-log.c \
+            supervisor/ctl/ctl-policy-templates.c \
             supervisor/ctl/ctl-prune.c supervisor/ctl/ctl-progress.c \
             supervisor/ctl/ctl-record.c \
             supervisor/ctl/ctl-seed.c \

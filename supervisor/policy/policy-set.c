@@ -249,6 +249,12 @@ const PolicyWorkflow *policy_find_workflow(const Policy *p, const char *name, co
         return o ? &o->workflow : NULL;
 }
 
+const char *policy_file_of_workflow(const Policy *p, const char *name) {
+        const PolicyObject *o = policy_object_find(p, POLICY_WORKFLOWS, name);
+
+        return o ? o->file : NULL;
+}
+
 const EgressPolicy *policy_find_egress(const Policy *p, const char *name, const char **ret_reason) {
         const PolicyObject *o = find_usable(p, POLICY_EGRESS, name, "no egress policy of that name", ret_reason);
 

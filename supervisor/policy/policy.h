@@ -247,6 +247,8 @@ size_t policy_warnings(const Policy *p, const PolicyFinding **ret);
 /* Each is NULL when there is no such object, or when it or something that it names had a finding; the
  * reason is then in ret_reason (borrowed from the set, may be NULL): "no workflow of that name" or file, pointer, reason. */
 const PolicyWorkflow *policy_find_workflow(const Policy *p, const char *name, const char **ret_reason);
+/* Its file, whether it can be used or not; NULL: there is none. */
+const char *policy_file_of_workflow(const Policy *p, const char *name);
 const EgressPolicy *policy_find_egress(const Policy *p, const char *name, const char **ret_reason);
 const PolicyCredential *policy_find_credential(const Policy *p, const char *name, const char **ret_reason);
 const json_t *policy_find_harness(const Policy *p, const char *name, const char **ret_reason);

@@ -52,20 +52,34 @@ def test_bad_input(host):
     expect(host, USAGE, "submit", *CODE)
     expect(host, USAGE, "submit", "--workflow", "exec")
     expect(host, USAGE, "submit", "--workflow", "exec", "--nothing")
+    for verb in ("run", "submit"):
+        before = len(host.items())
+        done = expect(host, USAGE, verb, "--workflow", "exec", "-t", "Mend it", "--", "true")
+        assert "this workflow has no agent: it takes no task" in done.stderr
+        assert len(host.items()) == before
+    expect(host, OK, "run", "--workflow", "exec", "--", "true")          # the control
     expect(host, NOT_FOUND, "show", "i000000000000")
     expect(host, NOT_FOUND, "logs", "--follow", "i000000000000")
     expect(host, NOT_FOUND, "stop", "i000000000000")
     expect(host, NOT_FOUND, "policy", "log", "r000000000000", user=None)
 
 
-def test_malformed_policy_file(host):
+def check_findings(host, policies):
+    """(file, pointer) of what policy check finds, but for the templates that other files of tests make when they need them."""
+    later = {f"template {workflow['template']} is not installed" for kind, _, workflow in policies if kind == "workflows" and workflow["template"] != "base"}
+    done = host.anchorctl("policy", "check", "--json=short", check=False)
+    found = [f for f in json.loads(done.stdout) if f["level"] == "error"]
+    assert done.returncode == (FAILED if found else OK)
+    return [(f["file"], f["pointer"]) for f in found if f["reason"].split(" (")[0] not in later]
+
+
+def test_malformed_policy_file(host, policies):
     path = "/etc/anchorhold/policy/workflows/broken.json"
     host.write(path, '{"template": "base", "repository": false, "steps": [{"name": "x", "kind": "exec", "timeout": "1 fortnight"}]}')
     try:
         done = expect(host, FAILED, "policy", "check")
         assert f"{path}:1: /steps/0/timeout: must be a duration" in done.stdout
-        findings = json.loads(expect(host, FAILED, "policy", "check", "--json=short").stdout)
-        assert [(f["file"], f["pointer"]) for f in findings] == [(path, "/steps/0/timeout")]
+        assert check_findings(host, policies) == [(path, "/steps/0/timeout")]
 
         done = expect(host, REFUSED, "submit", "--workflow", "broken", "--", "true")
         assert path in done.stderr and "/steps/0/timeout" in done.stderr
@@ -73,7 +87,57 @@ def test_malformed_policy_file(host):
         expect(host, OK, "run", "--workflow", "exec", "--", "true")
     finally:
         host.run(["rm", path])
-    expect(host, OK, "policy", "check")
+    assert check_findings(host, policies) == []
+
+
+def test_policy_check_looks_for_templates(host, policies):
+    """What submit refuses, the check of the files says before."""
+    path = "/etc/anchorhold/policy/workflows/elsewhere.json"
+    workflow = json.loads(host.run("cat /usr/lib/anchorhold/policy/workflows/exec.json").stdout)
+    host.write(path, json.dumps({**workflow, "template": "nowhere"}))
+    try:
+        done = expect(host, FAILED, "policy", "check")
+        assert f"{path}:1: /template: template nowhere is not installed" in done.stdout
+        done = expect(host, FAILED, "submit", "--workflow", "elsewhere", "--", "true")
+        assert "template nowhere is not installed" in done.stderr
+        assert check_findings(host, policies) == [(path, "/template")]
+        host.write(path, json.dumps({**workflow, "template": "base"}))
+        assert check_findings(host, policies) == []
+    finally:
+        host.run(["rm", path])
+
+
+def test_every_reason_to_wait_is_listed(host):
+    """Two at once: a hold that somebody set, and programs that nobody watches."""
+    expect(host, OK, "stop", "--all", "--hold")
+    host.systemctl("stop", "anchor-warden.service")
+    try:
+        wait_for(lambda: "anchor-warden" in json.loads(expect(host, OK, "status", "--json=short").stdout)["enforcers"]["bpf"], 10)
+        waiting = expect(host, OK, "submit", "--workflow", "exec", "--", "true").stdout.strip()
+        wait_for(lambda: host.show(waiting)["state"] == "queued")
+        why = [line for line in expect(host, OK, "list").stdout.splitlines() if line.startswith("No run starts: ")]
+        assert len(why) == 2 and why[0].startswith("No run starts: bpf: ") and why[1].startswith("No run starts: on hold"), why
+        host.systemctl("start", "anchor-warden.service")
+        wait_for(lambda: len([line for line in expect(host, OK, "list").stdout.splitlines() if line.startswith("No run starts: ")]) == 1, 10)
+    finally:
+        host.systemctl("start", "anchor-warden.service")
+        expect(host, OK, "release")
+    wait_for(lambda: host.show(waiting)["state"] == "closed", 60)
+    assert "No run starts" not in expect(host, OK, "list").stdout
+
+
+def test_one_item_is_one_line(host):
+    """Of a list in a pipe, with the whole command; on a terminal no line is longer than that is wide."""
+    command = "true\n\033]0;x\007" + "long " * 1000 + "end"
+    item = expect(host, OK, "submit", "--workflow", "exec", "--", "sh", "-c", command).stdout.strip()
+    lines = expect(host, OK, "list", "--all", "--no-legend").stdout.splitlines()
+    assert len(lines) == len(host.items())
+    [line] = [line for line in lines if line.startswith(item)]
+    assert line.endswith("sh -c true\\x0a\\x1b]0;x\\x07" + "long " * 1000 + "end")
+    shown = host.run(f"stty cols 100; script -qec 'stty cols 100; anchorctl list --all --no-pager' /dev/null </dev/null", user="operator", check=False).stdout
+    [line] = [line for line in shown.replace("\r", "").splitlines() if item in line]
+    assert len(line) <= 100 and line.endswith("\u2026"), line
+    expect(host, OK, "stop", item) if host.show(item)["state"] in ("queued", "leased", "running") else None
 
 
 def test_only_operators(host):

@@ -103,10 +103,12 @@ echo checked >/tmp/checked; echo difference >/tmp/diff
 call Imported '{"ok":OK,"reason":"REASON","commit":COMMIT,"facts":{}}' /tmp/checked /tmp/diff
 """
 
+HARNESS = {"description": "Stand-in.", "argv": ["/bin/sh", "-c", "{task}"], "files": [], "output": "json-lines"}
+
 WORKFLOW = {
-    "description": "Stand-in.", "template": "base", "repository": True,
+    "description": "Stand-in.", "template": "base", "harness": "stand-in", "repository": True,
     "limits": {"memory": "512M", "vcpus": 1, "disk": "1G", "run": "1h", "attempts": 2, "output": "1M", "bundle": "1M"},
-    "steps": [{"name": "check", "kind": "check", "argv": ["make", "check"], "timeout": "1min"}],
+    "steps": [{"name": "agent", "kind": "agent", "timeout": "1min"}, {"name": "check", "kind": "check", "argv": ["make", "check"], "timeout": "1min"}],
     "verify": {"egress": None, "steps": [{"name": "check", "kind": "check", "argv": ["make", "check"], "timeout": "1min"}]},
 }
 
@@ -123,6 +125,7 @@ def make_etc(path):
 
     refuse = {"egress": None, "steps": [{"name": "refuse-check", "kind": "check", "argv": ["refuse-check"], "timeout": "1min"}]}
     put("anchorhold/host.json", json.dumps({"accel": "tcg", "resolvers": [], "networks": [], "max_runs": 2}))
+    put("anchorhold/policy/harness/stand-in.json", json.dumps(HARNESS))
     put("anchorhold/policy/workflows/stand-in.json", workflow())
     put("anchorhold/policy/workflows/stand-in-once.json", workflow(limits={**WORKFLOW["limits"], "attempts": 1}))
     put("anchorhold/policy/workflows/stand-in-refuse.json", workflow(verify=refuse, limits={**WORKFLOW["limits"], "attempts": 1}))

@@ -136,6 +136,30 @@ static void test_check(void **state) {
         assert_has(out, "cannot be read");
 }
 
+/* What submit would refuse for want of a template, or of an agent's image in it. */
+static void test_check_templates(void **state) {
+        char root[128];
+
+        (void) snprintf(root, sizeof(root), "--root=%s/", tree.root);
+        assert_int_equal(CTL("policy", "check", root), CTL_OK); /* files of policy alone: nothing is known of templates */
+        (void) put("usr/lib/anchorhold/templates/base/manifest.json", "{}");
+        (void) put("usr/lib/anchorhold/templates/base/agents/pi.erofs", "");
+        assert_int_equal(CTL("policy", "check", root), CTL_FAILED);
+        assert_has(out, "code-fix-claude.json:");
+        assert_has(out, ": /template: template base has no image of agent claude, which harness claude takes");
+        assert_has(err, "1 finding in");
+        (void) put("usr/lib/anchorhold/templates/base/agents/claude.erofs", "");
+        assert_int_equal(CTL("policy", "check", root), CTL_OK);
+
+        (void) put("etc/anchorhold/policy/workflows/exec.json",
+                   "{'template':\n 'other', 'repository': false, 'steps': [{'name': 'exec', 'kind': 'exec', 'timeout': '1min'}],"
+                   " 'limits': {'memory': '512M', 'vcpus': 1, 'disk': '1G', 'run': '1h', 'attempts': 1, 'output': '1M', 'bundle': '1M'}}");
+        assert_int_equal(CTL("policy", "check", root), CTL_FAILED);
+        assert_has(out, "exec.json:2: /template: template other is not installed (");
+        assert_int_equal(CTL("policy", "check", "--json=short", root), CTL_FAILED);
+        assert_has(out, "\"level\":\"error\"");
+}
+
 static void test_test(void **state) {
         const char *policy = put("p.json", "{'allow': [{'name': 'a.example.org', 'ports': [443, 80]}, {'name': 'b.example.org', 'ports': [443], 'paths': ['/v*/x']}]}"),
                    *fine = put("fine", "# all is well\n\n  allow a.example.org:443\r\npass\thttp://a.example.org/x\ndeny a.example.org:22\n"
@@ -367,6 +391,7 @@ int main(void) {
                 cmocka_unit_test_setup_teardown(test_explain, setup, teardown),
                 cmocka_unit_test_setup_teardown(test_git, setup, teardown),
                 cmocka_unit_test_setup_teardown(test_check, setup, teardown),
+                cmocka_unit_test_setup_teardown(test_check_templates, setup, teardown),
                 cmocka_unit_test_setup_teardown(test_test, setup, teardown),
                 cmocka_unit_test_setup_teardown(test_suggest, setup, teardown),
                 cmocka_unit_test_setup_teardown(test_suggest_details, setup, teardown),

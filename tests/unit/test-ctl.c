@@ -103,6 +103,8 @@ static int list_many(IpcCall *call, json_t *params) {
 static int on_list(IpcCall *call, json_t *params, void *userdata) {
         if (strcmp(json_string_value(json_array_get(json_object_get(params, "states"), 0)) ?: "", "merged") == 0)
                 return list_many(call, params);
+        if (json_array_size(json_object_get(params, "states")) == 1 && strcmp(json_string_value(json_array_get(json_object_get(params, "states"), 0)), "submitted") == 0)
+                return ipc_call_reply(call, an_item(ITEM, "queued"));
         if (json_array_size(json_object_get(params, "states")) == 1)
                 return ipc_call_reply(call, NULL);
         (void) ipc_call_notify(call, an_item(ITEM, "running"));
@@ -491,6 +493,13 @@ static void test_list_and_show(void **state) {
         assert_null(strstr(fixture.out, "WORKFLOW"));
         assert_int_equal(CTL(S("list"), S("--state=queued"), S("-j")), CTL_OK);
         assert_string_equal(fixture.out, "[]\n");
+
+        /* each reason why nothing starts, and no other line for the item than one */
+        assert_int_equal(CTL(S("list"), S("--state=submitted")), CTL_OK);
+        assert_has(fixture.out, "\nNo run starts: auditd: lost");
+        assert_has(fixture.out, "\nNo run starts: on hold; \"anchorctl release\" ends that.\n");
+        assert_int_equal(CTL(S("list"), S("--state=submitted"), S("--no-legend")), CTL_OK);
+        assert_ptr_equal(strchr(fixture.out, '\n'), fixture.out + strlen(fixture.out) - 1);
 
         /* more than anchord tells at once */
         assert_int_equal(CTL(S("list"), S("--state=merged")), CTL_OK);

@@ -115,6 +115,7 @@ static void test_submissions(void **state) {
         assert_non_null(spec_check_submission(&exec_workflow, &(Submission) { .command = wrong }));
         assert_non_null(spec_check_submission(&exec_workflow, &(Submission) { .command = nameless }));
         assert_non_null(spec_check_submission(&exec_workflow, &(Submission) { .command = good, .has_bundle = true }));
+        assert_non_null(strstr(spec_check_submission(&exec_workflow, &(Submission) { .command = good, .task = "t" }) ?: "", "no agent"));
         assert_null(spec_check_submission(&fix, &(Submission) { .task = "t", .base = COMMIT_A, .has_bundle = true }));
         assert_non_null(spec_check_submission(&fix, &(Submission) { .task = "", .base = COMMIT_A, .has_bundle = true }));
         assert_non_null(spec_check_submission(&fix, &(Submission) { .base = COMMIT_A, .has_bundle = true }));
