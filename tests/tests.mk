@@ -21,10 +21,9 @@ integration: kernel image-root templates ## integration tests on the booted imag
 		/usr/bin/python3 -m pytest -p no:cacheprovider --color=no -q --durations=5 --tb=short $(BESIDE) $(TEST_FILES)
 
 .PHONY: check-vm
-check-vm: image ## the image as a full virtual machine: what is read-only, KVM, limits
-	@[ -e build/image/disk ] || image/disk --size 12G build/image/disk
+check-vm: image ## the image as a full virtual machine: what is read-only, KVM, limits; upgrade, and back from an image that does not work
 	@env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 CACHE="$(CACHE)" PYTHONDONTWRITEBYTECODE=1 \
-		/usr/bin/python3 -m pytest -p no:cacheprovider --color=no -q --durations=10 --tb=short tests/vm
+		/usr/bin/python3 -m pytest -p no:cacheprovider --color=no -q --durations=10 --tb=short $(sort $(wildcard tests/vm/test_*$(T)*.py))
 
 AGENT ?= pi
 

@@ -3,6 +3,16 @@
 
 import json
 
+import docs
+
+
+def test_first_boot_is_complete_and_asks_nothing(machine):
+    assert machine.run(docs.command("install.md", "systemctl is-system-running"), check=False).stdout == "running\n", machine.systemctl("--failed").stdout
+    assert machine.is_active("boot-complete.target") == "active"
+    doctor = machine.run(docs.command("install.md", "anchorctl doctor"), check=False)
+    assert "kvm" in doctor.stdout.lower(), doctor.stdout + doctor.stderr
+    assert machine.run(docs.command("install.md", "anchorctl host status")).stdout.split()[:3] == ["ROLE", "IMAGE", "HEALTH"]
+
 
 def test_root_is_the_image_and_read_only(machine):
     """composefs: not even root with a remount writes to the deployment."""

@@ -4,6 +4,7 @@
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import time
@@ -11,28 +12,42 @@ import time
 TOP = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(TOP / "tests" / "world"))
 
+import docs  # noqa: E402
 import host as hosting  # noqa: E402
 
-UP_S = 300
+UP_S = 600
+NEXT = "/run/next"
 
 
 class Machine(hosting.Host):
     """One machine over its reboots."""
 
+    def __init__(self, name):
+        super().__init__(name)
+        self.took = {}                                              # seconds, of what was timed
+
+    def timed(self, what, do):
+        begun = time.monotonic()
+        result = do()
+        self.took[what] = time.monotonic() - begun
+        os.write(2, f"  … {what}: {self.took[what]:.0f} s\n".encode())
+        return result
+
+    @property
+    def folder(self):
+        return hosting.BOOTS / self.name
+
     def boot_id(self):
         return self.run("cat /proc/sys/kernel/random/boot_id").stdout.strip()
 
-    def await_boot(self, other_than=None, seconds=UP_S):
-        """Until systemd has done everything that it wants to do; the id of that boot."""
+    def await_complete(self, other_than, seconds=UP_S):
+        """Until another boot than that has passed its health check; the id of it. What a boot that is none of both says is not heard."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             try:
-                boot = self.run("cat /proc/sys/kernel/random/boot_id", check=False, timeout=60).stdout.strip()
-                if boot and boot != other_than:
-                    self.run("systemctl is-system-running --wait", check=False, timeout=max(1, deadline - time.monotonic()))
-                    if self.run("cat /proc/sys/kernel/random/boot_id", check=False, timeout=60).stdout.strip() == boot:
-                        return boot
-                    other_than = boot
+                said = self.run("cat /proc/sys/kernel/random/boot_id; systemctl is-active boot-complete.target", check=False, timeout=60).stdout.split()
+                if len(said) == 2 and said[0] != other_than and said[1] == "active":
+                    return said[0]
             except subprocess.TimeoutExpired:
                 pass
             time.sleep(0.5)
@@ -41,10 +56,23 @@ class Machine(hosting.Host):
     def reboot(self):
         before = self.boot_id()
         self.run("systemctl reboot", check=False)
-        return self.await_boot(before)
+        return self.await_complete(before)
+
+    def cut_power(self):
+        """QEMU is killed where it stands; the machine boots by itself."""
+        os.kill(int((self.folder / "machine").read_text()), signal.SIGUSR1)
+
+    def starts(self):
+        """How often the machine was started so far, as whoever starts it wrote down."""
+        return sum(line.startswith("boot: ") for line in (self.folder / "setup.log").read_text().splitlines())
 
     def console(self):
         return (self.state / "console.log").read_text(errors="replace")
+
+    def next_image(self, number):
+        """The name of that image of the attached disk, which is mounted if it is not."""
+        self.run(f"mountpoint -q {NEXT} || (mkdir -p {NEXT} && mount -o ro /dev/disk/by-id/virtio-attached {NEXT})")
+        return f"dir:{NEXT}/{number}"
 
     def operator(self, *args, **options):
         """As root, which is an operator too: the image has no other user."""
@@ -53,26 +81,45 @@ class Machine(hosting.Host):
     def status(self):
         return json.loads(self.operator("status", "--json=short").stdout)
 
+    def host_status(self):
+        return json.loads(self.operator("host", "status", "--json=short").stdout)
+
     def deployments(self):
         """{role: digest} as `anchorctl host status` says."""
-        return {each["role"]: each["digest"] for each in json.loads(self.operator("host", "status", "--json=short").stdout)["deployments"]}
+        return {each["role"]: each["digest"] for each in self.host_status()["deployments"]}
 
     def show(self, item):
         return json.loads(self.operator("show", item, "--json=short").stdout)
+
+    def items(self):
+        """{id: state} of all work items."""
+        return {item["id"]: item["state"] for item in json.loads(self.operator("list", "--all", "--json=short").stdout)}
 
     def audit(self, event):
         """What the audit log has of that event, oldest first."""
         out = self.run(["journalctl", "--namespace=anchorhold", "-o", "json", f"ANCHORHOLD_EVENT={event}"]).stdout
         return [json.loads(json.loads(line)["ANCHORHOLD_DATA"]) for line in out.splitlines()]
 
+    def ledger(self, query):
+        """What SQLite says to that, asked as the ledger's owner."""
+        return self.run(["setpriv", "--reuid=anchorhold", "--regid=anchorhold", "--clear-groups", "--",
+                         "sqlite3", "-readonly", "/var/lib/anchorhold/ledger/ledger.db", query]).stdout.strip()
+
+    def is_whole(self):
+        """Ledger and audit log, once more than the health check of the boot looked."""
+        assert self.ledger("PRAGMA integrity_check") == "ok"
+        self.operator("audit", "verify", timeout=300)
+
+
+def install(disk):
+    """The image that `make image` left, on a disk."""
+    if not disk.exists():
+        subprocess.run(docs.command("install.md", "image/disk", FILE=disk), cwd=TOP, check=True, stdin=subprocess.DEVNULL, capture_output=True)
+
 
 def start(name, *options):
-    done = subprocess.run([TOP / "image" / "boot", "--vm", "--keep", "--forget", "--fresh", "--name", name, *map(str, options)],
-                          capture_output=True, text=True, timeout=UP_S + 120, stdin=subprocess.DEVNULL, check=False)
+    done = subprocess.run([*docs.command("install.md", "image/boot --vm --name", one=name), "--forget", "--fresh", "--timeout", str(UP_S), *map(str, options)],
+                          cwd=TOP, capture_output=True, text=True, timeout=UP_S + 120, stdin=subprocess.DEVNULL, check=False)
     if done.returncode:
         raise hosting.BootFailed(f"the image does not boot:\n{done.stdout}{done.stderr}")
     return Machine(name)
-
-
-def name_of(what):
-    return f"check-vm-{what}-{os.getpid()}"
