@@ -149,6 +149,8 @@ static const AuditEvent events[] = {
           "A boot failed its health check: {reason}[; no way back: {stays}]" },
         { "host.rolled_back", PEER_ROOT, 0, LOG_ERR, "48d2c6e91a7b4f03bc5e0f7a9d1360e8",
           "Image {digest} failed its health check[ on {time}] and was left: {reason}" },
+        { "host.accepted", PEER_ROOT, 0, LOG_NOTICE, "7e41c9d05f2b4a86b3d8e60a1c97f524",
+          "{actor} lets image {digest} be tried again[, which was rejected on {time}][: {reason}]" },
         { "image.newer", PEER_ANCHORD, 0, LOG_NOTICE, "5b0c84f2a9d7432e9c11e06fd3a8b7c4",
           "Another image of this host left an event that this one does not know: {event}" },
         { "approval.recorded", PEER_OPERATOR, AUDIT_NEEDS_ITEM, LOG_NOTICE, "4ee32c36a9f04024aa7b4c44e1c4a846",

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 
-/* host status, host upgrade, host rollback: which image this host runs, and the next one. */
+/* host status, host upgrade, host rollback, host accept: which image this host runs, and the next one. */
 
 #include <errno.h>
 #include <string.h>
@@ -14,17 +14,20 @@
 
 enum { RECORD_USEC = 10 * 1000 * 1000 };
 
+static CtlExit only_root(Ctl *ctl) {
+        if (geteuid() == 0)
+                return CTL_OK;
+        ctl_error(ctl, "Only root knows and changes the deployments of this host.");
+        return CTL_REFUSED;
+}
+
 static CtlExit find_os(Ctl *ctl, const HostOs **ret) {
         *ret = host_os();
         if (!*ret) {
                 ctl_error(ctl, "This host was not booted from a deployment: nothing here can be upgraded or rolled back.");
                 return CTL_FAILED;
         }
-        if (geteuid() != 0) {
-                ctl_error(ctl, "Only root knows and changes the deployments of this host.");
-                return CTL_REFUSED;
-        }
-        return CTL_OK;
+        return only_root(ctl);
 }
 
 static CtlExit list(Ctl *ctl, const HostOs *os, HostDeployments *ret) {
@@ -132,6 +135,7 @@ static CtlExit refuse_rejected(Ctl *ctl, const json_t *state, const char *digest
         if (!entry)
                 return CTL_OK;
         ctl_error(ctl, "Image sha256:%s was rejected by this host on %s: %s", digest, ctl_string(entry, "time") ?: "?", ctl_string(entry, "reason") ?: "?");
+        ctl_error(ctl, "If it is to be tried once more: anchorctl host accept %s", digest);
         return CTL_CONFLICT;
 }
 
@@ -259,4 +263,36 @@ CtlExit ctl_verb_host_rollback(Ctl *ctl) {
         }
         ctl_note(ctl, "sha256:%s is the system of the next boot.", back->digest);
         return ctl->o.apply ? drain_and_reboot(ctl, within_s, "rollback") : CTL_OK;
+}
+
+/* What upgrade and rollback refuse until then. What is known of the host decides, so the deployments are not asked for. */
+CtlExit ctl_verb_host_accept(Ctl *ctl) {
+        const char *given = ctl->o.args[1], *digest = strncmp(given, "sha256:", strlen("sha256:")) == 0 ? given + strlen("sha256:") : given;
+        _cleanup_json_ json_t *state = NULL;
+        const json_t *entry;
+        CtlExit r;
+        int saved;
+
+        r = only_root(ctl);
+        if (r != CTL_OK)
+                return r;
+        state = host_state_load(HOST_STATE);
+        entry = host_state_rejected(state, digest);
+        if (!entry) {
+                ctl_error(ctl, "This host has not rejected an image sha256:%s; \"anchorctl host status --json\" has those that it has (\"rejected\").", digest);
+                return CTL_NOT_FOUND;
+        }
+
+        r = record(ctl, "host.accepted", json_pack("{s:s, s:s, s:s}", "digest", digest, "reason", ctl_string(entry, "reason") ?: "?",
+                                                   "time", ctl_string(entry, "time") ?: "?"));
+        if (r != CTL_OK)
+                return r;
+        host_state_accept(state, digest);
+        saved = host_state_save(HOST_STATE, state);
+        if (saved < 0) {
+                ctl_error(ctl, "Cannot write " HOST_STATE " (%s): the image is still rejected.", strerror(-saved));
+                return CTL_FAILED;
+        }
+        ctl_note(ctl, "sha256:%s may be staged again, and is tried as one that this host does not know.", digest);
+        return CTL_OK;
 }

@@ -99,6 +99,15 @@ int host_state_reject(json_t *state, const char *digest, const char *reason) {
         return json_object_set_new(rejected, digest, json_pack("{s:s, s:s, s:b}", "reason", reason, "time", time, "told", 0)) < 0 ? -ENOMEM : 0;
 }
 
+void host_state_accept(json_t *state, const char *digest) {
+        json_t *rejected = json_object_get(state, "rejected");
+
+        (void) json_object_del(rejected, digest);
+        if (json_object_size(rejected) == 0)
+                (void) json_object_del(state, "rejected");
+        host_state_judged(state, digest);
+}
+
 bool host_state_goes_back(const json_t *state, const HostDeployments *d, const char **ret_why) {
         const HostDeployment *booted = host_find(d, HOST_BOOTED), *back = host_find(d, HOST_ROLLBACK);
 

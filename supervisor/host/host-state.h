@@ -26,6 +26,8 @@ int host_state_set_healthy(json_t *state, const char *digest);
 /* The entry of a rejected image, or NULL. Borrowed. */
 const json_t *host_state_rejected(const json_t *state, const char *digest);
 int host_state_reject(json_t *state, const char *digest, const char *reason);
+/* It is not rejected any more, and counts as one that was never tried here. */
+void host_state_accept(json_t *state, const char *digest);
 
 /* One start more of an image that has not been judged since; how many there were with it. Negative errno: out of memory. */
 int host_state_count_start(json_t *state, const char *digest);

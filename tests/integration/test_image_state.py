@@ -6,10 +6,12 @@ import sqlite3
 
 import pytest
 
+import docs
 import host as hosting
 from waiting import wait_for
 
 LEDGER = "var/lib/anchorhold/ledger/ledger.db"
+HOST_STATE = "/var/lib/anchorhold/host/state.json"
 BEFORE = "/ostree/deploy/anchorhold/deploy/0123.0/etc"
 
 
@@ -131,3 +133,29 @@ def test_policy_that_a_rollback_brings_back_waits_for_an_operator(host):
     assert not status(host)["site_policy"]["waits"]
     actor, said = events(host, "policy.accepted")[-1]
     assert actor == f"uid {host.run('id -u operator').stdout.strip()}" and said["digest"] == site["digest"] and said["previous"] == held
+
+
+def test_rejected_image_is_tried_again_when_somebody_says_so(host):
+    """What that permits is tested where images are staged (tests/vm). The control is the other digest, which stays rejected."""
+    once, other = 64 * "a", 64 * "b"
+    entry = {"reason": "a run of /bin/true ends with status 1", "time": "2026-01-01T00:00:00Z", "told": True}
+    host.write(HOST_STATE, json.dumps({"healthy": [64 * "c"], "starts": {once: 2}, "rejected": {once: entry, other: entry}}), 0o600)
+
+    def state():
+        return json.loads(host.run(["cat", HOST_STATE]).stdout)
+
+    accept = docs.command("upgrade.md", "anchorctl host accept", DIGEST=f"sha256:{once}")
+    assert host.run(accept, user="operator", check=False).returncode == 3
+    unknown = host.anchorctl("host", "accept", 64 * "c", user=None, check=False)
+    assert unknown.returncode == 4 and "has not rejected" in unknown.stderr
+    host.stop_daemon("anchor-auditd")
+    unrecorded = host.run(accept, check=False)
+    host.start_daemon("anchor-auditd")
+    assert unrecorded.returncode == 1 and state()["rejected"].keys() == {once, other}, unrecorded.stderr
+    assert events(host, "host.accepted") == []
+
+    host.run(accept)
+    assert state() == {"healthy": [64 * "c"], "rejected": {other: entry}}
+    (actor, said), = events(host, "host.accepted")
+    assert (said["digest"], said["reason"]) == (once, entry["reason"])
+    assert host.run(accept, check=False).returncode == 4

@@ -167,6 +167,23 @@ static void test_starts(void **state) {
         assert_int_equal(host_state_count_start(s, A), 1);
 }
 
+static void test_accept(void **state) {
+        _cleanup_json_ json_t *s = json_object();
+
+        host_state_accept(s, A); /* what was not rejected */
+        assert_int_equal(host_state_reject(s, A, "x"), 0);
+        assert_int_equal(host_state_reject(s, B, "y"), 0);
+        assert_int_equal(host_state_count_start(s, A), 1);
+        host_state_accept(s, A);
+        assert_null(host_state_rejected(s, A));
+        assert_non_null(host_state_rejected(s, B));
+        assert_false(host_state_is_healthy(s, A));
+        assert_int_equal(host_state_count_start(s, A), 1);
+        host_state_judged(s, A);
+        host_state_accept(s, B);
+        assert_int_equal(json_object_size(s), 0);
+}
+
 static bool goes_back(json_t *state, const char *booted, const char *back) {
         HostDeployments d = {};
         const char *why;
@@ -244,6 +261,7 @@ int main(void) {
                 cmocka_unit_test(test_manifest),
                 cmocka_unit_test(test_state),
                 cmocka_unit_test(test_starts),
+                cmocka_unit_test(test_accept),
                 cmocka_unit_test(test_goes_back),
                 cmocka_unit_test(test_command),
                 cmocka_unit_test(test_waiting),
