@@ -69,7 +69,6 @@ void flow_start_unit(Flow *f) {
 /* The unit runs: item and ledger say so from now on. */
 void flow_confirm_started(Flow *f) {
         Manager *m = f->manager;
-        _cleanup_json_ json_t *data = NULL;
         int r;
 
         if (f->state != FLOW_STARTING)
@@ -79,18 +78,13 @@ void flow_confirm_started(Flow *f) {
         if (f->stage == STAGE_IMPORT)
                 return;
 
-        r = ledger_run_mark(m->ledger, f->run, "started", f->tcg ? "tcg" : "kvm", f->egress_digest[0] ? f->egress_digest : NULL);
-        data = json_pack("{s:s, s:s, s:s?}", "stage", flow_stage(f), "accel", f->tcg ? "tcg" : "kvm",
-                         "egress_digest", f->egress_digest[0] ? f->egress_digest : NULL);
-        if (r >= 0 && !data)
-                r = -ENOMEM;
-        if (r >= 0)
-                r = ledger_outbox_put(m->ledger, "run.started", f->run, f->item.id, NULL, data);
+        /* an earlier life may have said all of it, and the item has gone on since */
+        r = ledger_run_start(m->ledger, f->run, f->tcg ? "tcg" : "kvm", f->egress_digest[0] ? f->egress_digest : NULL);
         if (r < 0) {
                 (void) manager_fatal(m, r, "record a started run");
                 return;
         }
-        if (f->tcg_fallback)
+        if (r == 0 && f->tcg_fallback)
                 manager_note(m, f->item.id, f->run, "warning", "no KVM, the microVM is emulated and slow: %s", f->accel_reason);
 
         if (f->stage == STAGE_WORK)

@@ -353,6 +353,11 @@ static void into_review(Flow *f, bool second_vm) {
         bool close = !f->item.repository;
         int r;
 
+        /* the run's outcome is in the ledger: the next life makes it from that */
+        if (!evidence) {
+                (void) manager_fatal(m, -ENODATA, "put together what a review rests on");
+                return;
+        }
         (void) snprintf(item, sizeof(item), "%s", f->item.id);
         r = flow_transition(f, (LedgerChange) { .to = ITEM_IN_REVIEW, .stage = "done", .evidence = evidence, .reason = f->reason[0] ? f->reason : NULL });
         if (r == 0 && close) {
@@ -468,7 +473,7 @@ void flow_on_released(Flow *f) {
                 return;
         }
         if (!f->unclean && f->stage != STAGE_IMPORT) {
-                r = ledger_run_mark(f->manager->ledger, f->run, "released", NULL, NULL);
+                r = ledger_run_release(f->manager->ledger, f->run);
                 if (r < 0) {
                         (void) manager_fatal(f->manager, r, "record a released run");
                         return;

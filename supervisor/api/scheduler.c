@@ -135,7 +135,7 @@ static void on_released(IpcClient *c, const char *error, json_t *params, bool mo
                 return;
 
         if (!release->failed) {
-                r = ledger_run_mark(release->manager->ledger, release->run, "released", NULL, NULL);
+                r = ledger_run_release(release->manager->ledger, release->run);
                 if (r < 0)
                         (void) manager_fatal(release->manager, r, "record a released run");
         }

@@ -221,10 +221,9 @@ int units_reset_failed(Units *u, const char *unit) {
 
 /* ---- questions ---- */
 
-enum { UNITS_MAX = 512 };
-
-static int read_units(sd_bus_message *m, UnitState *units, size_t *ret_n) {
-        size_t n = 0;
+/* All of them or an error: a unit that is not in the list is taken for one that is not there. On failure *ret is the caller's as well. */
+static int read_units(sd_bus_message *m, UnitState **ret, size_t *ret_n) {
+        size_t n = 0, room = 0;
         int r;
 
         r = sd_bus_message_enter_container(m, 'a', "(ssssssouso)");
@@ -241,8 +240,15 @@ static int read_units(sd_bus_message *m, UnitState *units, size_t *ret_n) {
                 if (r == 0)
                         break;
                 s.job = job != 0;
-                if (n < UNITS_MAX)
-                        units[n++] = s;
+                if (n == room) {
+                        UnitState *more = reallocarray(*ret, room ? 2 * room : 128, sizeof(*more));
+
+                        if (!more)
+                                return -ENOMEM;
+                        *ret = more;
+                        room = room ? 2 * room : 128;
+                }
+                (*ret)[n++] = s;
         }
 
         *ret_n = n;
@@ -260,14 +266,11 @@ static int on_list(sd_bus_message *m, void *userdata, sd_bus_error *ignored) {
 
         (void) call_free(c);
 
-        units = calloc(UNITS_MAX, sizeof(*units));
-        r = units ? 0 : -ENOMEM;
-        if (r >= 0 && error) {
+        if (error) {
                 log_line(LOG_WARNING, "systemd does not list units: %s", error->message ?: error->name);
                 r = -EIO;
-        }
-        if (r >= 0)
-                r = read_units(m, units, &n);
+        } else
+                r = read_units(m, &units, &n);
         if (listed)
                 listed(r, units, n, listed_userdata);
         return 0;

@@ -45,7 +45,7 @@ int units_stop(Units *u, const char *unit);
 int units_kill(Units *u, const char *unit, int signal_number);
 int units_reset_failed(Units *u, const char *unit);
 
-/* All loaded units that match one of the NULL-terminated patterns. */
+/* All loaded units that match one of the NULL-terminated patterns, however many. With r negative nothing is known of any. */
 typedef void (*UnitsListed)(int r, const UnitState *units, size_t n, void *userdata);
 int units_list(Units *u, const char *const *patterns, UnitsListed listed, void *userdata);
 

@@ -68,20 +68,40 @@ int ledger_run_get(Ledger *l, const char *run, LedgerRun *ret) {
         return run_from_row(s, ret);
 }
 
-int ledger_run_mark(Ledger *l, const char *run, const char *what, const char *accel, const char *egress_digest) {
+int ledger_run_start(Ledger *l, const char *run, const char *accel, const char *egress_digest) {
+        _cleanup_rollback_ DbGuard guard = {};
+        _cleanup_(ledger_run_done) LedgerRun old = {};
+        _cleanup_json_ json_t *data = NULL;
         int r;
 
-        if (strcmp(what, "started") == 0)
-                r = db_run(l->db,
-                           "UPDATE run SET started_usec = coalesce(started_usec, ?2), accel = coalesce(?3, accel),"
-                           " egress_digest = coalesce(?4, egress_digest),"
-                           " egress_digests = coalesce(egress_digests, CASE WHEN ?4 IS NULL THEN NULL ELSE json_array(?4) END) WHERE id = ?1",
-                           DB_ARGS(DB_TEXT(run), DB_INT(time_realtime()), DB_TEXT(accel), DB_TEXT(egress_digest)));
-        else if (strcmp(what, "released") == 0)
-                r = db_run(l->db, "UPDATE run SET released_usec = coalesce(released_usec, ?2) WHERE id = ?1",
-                           DB_ARGS(DB_TEXT(run), DB_INT(time_realtime())));
-        else
-                return -EINVAL;
+        r = db_begin(l->db, &guard);
+        if (r < 0)
+                return r;
+        r = ledger_run_get(l, run, &old);
+        if (r != 0)
+                return r;
+        if (old.started)
+                return LEDGER_E_DUPLICATE;
+
+        r = db_run(l->db,
+                   "UPDATE run SET started_usec = ?2, accel = coalesce(?3, accel), egress_digest = coalesce(?4, egress_digest),"
+                   " egress_digests = coalesce(egress_digests, CASE WHEN ?4 IS NULL THEN NULL ELSE json_array(?4) END) WHERE id = ?1",
+                   DB_ARGS(DB_TEXT(run), DB_INT(time_realtime()), DB_TEXT(accel), DB_TEXT(egress_digest)));
+        if (r < 0)
+                return r;
+
+        data = json_pack("{s:s, s:s?, s:s?}", "stage", old.verify ? "verify" : "work", "accel", accel, "egress_digest", egress_digest);
+        r = data ? ledger_outbox_put(l, "run.started", run, old.item, NULL, data) : -ENOMEM;
+        if (r < 0)
+                return r;
+        return db_commit(&guard);
+}
+
+int ledger_run_release(Ledger *l, const char *run) {
+        int r;
+
+        r = db_run(l->db, "UPDATE run SET released_usec = coalesce(released_usec, ?2) WHERE id = ?1",
+                   DB_ARGS(DB_TEXT(run), DB_INT(time_realtime())));
         if (r < 0)
                 return r;
 

@@ -183,8 +183,10 @@ enum { LEDGER_LEASES_PER_ATTEMPT = 4 };
 /* A further run (stage `verify`) under the item's lease, which then names it. */
 int ledger_run_add(Ledger *l, const char *item, int64_t token, const char *run);
 int ledger_run_get(Ledger *l, const char *run, LedgerRun *ret);
-/* `what`: "started" (with accel and the egress digest, either may be NULL), "released" (everything of it is gone). */
-int ledger_run_mark(Ledger *l, const char *run, const char *what, const char *accel, const char *egress_digest);
+/* Its unit runs: notes that with accelerator and egress digest (either may be NULL), and queues `run.started`. LEDGER_E_DUPLICATE: that was done before. */
+int ledger_run_start(Ledger *l, const char *run, const char *accel, const char *egress_digest);
+/* Everything of it is gone. */
+int ledger_run_release(Ledger *l, const char *run);
 /* What a run told, all of it or nothing. `call` is the number that anchor-run gave the call: LEDGER_E_DUPLICATE if that one, or a later
  * one, has changed something here already; 0: it has none. */
 typedef struct LedgerTold {

@@ -34,11 +34,12 @@ typedef struct FakeSystemd {
         sd_event *event;          /* borrowed */
         sd_event_source *listen;  /* owned */
         sd_bus *bus;              /* owned; the latest client */
-        FakeUnit units[64];
+        FakeUnit units[1024];
         size_t n_units;
         unsigned n_calls, n_jobs, n_lists;
         unsigned n_destructive;   /* so many starts are refused as destructive */
         const char *start_error;  /* D-Bus error for starts, or NULL */
+        bool list_fails;          /* it does not say which units there are */
         bool silent;              /* of starts it says nothing, and does nothing */
         const char *start_result; /* of the job; NULL: "done" */
         bool listener_fails;      /* the proxy's socket unit does, before what is started */
@@ -163,6 +164,8 @@ static inline int fake_list(FakeSystemd *s, sd_bus_message *m) {
         size_t n = 0;
 
         s->n_lists++;
+        if (s->list_fails)
+                return sd_bus_reply_method_errorf(m, "org.freedesktop.DBus.Error.NoMemory", "no");
         assert_true(sd_bus_message_skip(m, "as") >= 0);
         assert_true(sd_bus_message_enter_container(m, 'a', "s") >= 0);
         while (n < ELEMENTSOF(patterns) && sd_bus_message_read(m, "s", &patterns[n]) > 0)

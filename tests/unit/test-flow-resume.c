@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include "manager-world.h"
+#include "util/sqlite.h"
 
 /* anchord dies, the run goes on. */
 static void test_resume_alive(void **state) {
@@ -28,6 +29,118 @@ static void test_resume_alive(void **state) {
         assert_int_equal(fake_told(&w->systemd, "StopUnit"), 0);
         finish(w, "ok", "", NULL);
         UNTIL(w->event, state_of(w, item) == ITEM_CLOSED);
+}
+
+static unsigned n_shown(World *w, const char *item, const char *text) {
+        _cleanup_free_ char *all = NULL;
+        unsigned n = 0;
+
+        OPERATOR(w, "Show", json_pack("{s:s}", "item", item));
+        assert_ok(w);
+        all = json_canonical(w->answer);
+        for (const char *p = all; (p = strstr(p, text)); p++)
+                n++;
+        return n;
+}
+
+/* A run starts once, however often anchord does. */
+static void test_started_once(void **state) {
+        static const char accel[] = "{\"accel\": \"tcg\", \"reason\": \"it hung\"}";
+        World *w = *state;
+        char item[ID_LENGTH + 1];
+
+        assert_int_equal(io_write_file_atomic(AT_FDCWD, "/run/anchorhold/accel", accel, strlen(accel), 0644), 0);
+        submit_exec(w, item);
+        (void) await_active(w, item, "work");
+        for (unsigned i = 0; i < 3; i++) {
+                UNTIL(w->event, outbox_is_empty(w->m));
+                assert_int_equal(audited(w, "run.started"), 1);
+                assert_int_equal(n_shown(w, item, "the microVM is emulated"), 1);
+                end_life(w);
+                begin_life(w);
+                (void) await_active(w, item, "work");
+        }
+        finish(w, "ok", "", NULL);
+        UNTIL(w->event, state_of(w, item) == ITEM_CLOSED && outbox_is_empty(w->m));
+        assert_int_equal(audited(w, "run.started"), 1);
+}
+
+/* The host has more units than anybody would think of, and this run's is the last in the list. */
+static void test_resume_among_many(void **state) {
+        World *w = *state;
+        char item[ID_LENGTH + 1], unit[64], other[80];
+
+        submit_exec(w, item);
+        (void) await_active(w, item, "work");
+        UNTIL(w->event, outbox_is_empty(w->m));
+        end_life(w);
+        (void) snprintf(unit, sizeof(unit), "anchor-run@%s.service", w->as_run);
+        (void) fake_unit_set(&w->systemd, unit, "");
+        for (unsigned i = 0; i < 900; i++) {
+                (void) snprintf(other, sizeof(other), "anchor-vm@r%012u.service", i);
+                (void) fake_unit_set(&w->systemd, other, "inactive");
+        }
+        (void) fake_unit_set(&w->systemd, unit, "active");
+        begin_life(w);
+        (void) await_active(w, item, "work");
+        assert_int_equal(fake_told(&w->systemd, "StartUnit"), 1);
+        assert_int_equal(fake_told(&w->systemd, "StopUnit"), 0);
+        finish(w, "ok", "", NULL);
+        UNTIL(w->event, state_of(w, item) == ITEM_CLOSED);
+}
+
+/* Turns the loop until anchord has ended by itself; nothing can be done in that loop any more. */
+static void await_end(World *w) {
+        UNTIL(w->event, sd_event_get_state(w->event) == SD_EVENT_FINISHED);
+        end_life(w);
+}
+
+static ItemState state_in_ledger(const char *item) {
+        _cleanup_(ledger_closep) Ledger *l = NULL;
+        _cleanup_item_ LedgerItem i = {};
+
+        assert_int_equal(ledger_open(&l, LEDGER_PATH), 0);
+        assert_int_equal(ledger_get(l, item, &i), 0);
+        return i.state;
+}
+
+/* Which units there are cannot be learnt: nothing is known of the run then, least of all that it is gone. */
+static void test_no_list(void **state) {
+        static const char *const paths[] = { "/run/anchorhold/api.sock", "/run/anchorhold/run-api.sock", "/run/anchorhold/spec.sock" };
+        World *w = *state;
+        char item[ID_LENGTH + 1];
+
+        submit_exec(w, item);
+        (void) await_active(w, item, "work");
+        UNTIL(w->event, outbox_is_empty(w->m));
+        end_life(w);
+        w->systemd.list_fails = true;
+        own_world_pass(paths, ELEMENTSOF(paths), "api:run-api:spec");
+        assert_int_equal(manager_new(&w->m, w->event), 0);
+        assert_int_equal(manager_start(w->m), 0);
+        await_end(w);
+        assert_int_equal(state_in_ledger(item), ITEM_RUNNING);
+        assert_int_equal(fake_told(&w->systemd, "StopUnit"), 0);
+}
+
+/* What a review rests on cannot be put together: no review without it. */
+static void test_no_evidence(void **state) {
+        _cleanup_(db_closep) Db *db = NULL;
+        World *w = *state;
+        char item[ID_LENGTH + 1];
+
+        submit_fix(w, item);
+        (void) await_active(w, item, "work");
+        finish(w, "ok", "", "the guest's bundle");
+        (void) await_active(w, item, "import");
+        import(w, true, RESULT, true);
+        (void) await_active(w, item, "verify");
+        assert_int_equal(db_open(&db, LEDGER_PATH), 0);
+        assert_int_equal(db_exec(db, "PRAGMA ignore_check_constraints = ON"), 0);
+        assert_int_equal(db_run(db, "UPDATE run SET egress_digests = '{' WHERE id = ?", DB_ARGS(DB_TEXT(w->as_run))), 1);
+        finish(w, "ok", "", NULL);
+        await_end(w);
+        assert_int_equal(state_in_ledger(item), ITEM_VERIFYING);
 }
 
 static void test_resume_dead(void **state) {
@@ -262,6 +375,10 @@ static void test_asked_before_settled(void **state) {
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test_setup_teardown(test_resume_alive, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_started_once, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_resume_among_many, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_no_list, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_no_evidence, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_resume_dead, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_resume_slice_stopped, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_resume_after_finish, set_up, tear_down),

@@ -375,6 +375,7 @@ static void test_runs_and_usage(void **state) {
         _cleanup_(ledger_run_done) LedgerRun run = {};
         _cleanup_json_ json_t *show = NULL, *policies = NULL, *expected = json_pack("{s:[s]}", "r000000000001", "d1");
         LedgerUsage u = { .call = "c1", .provider = "anthropic", .model = "m", .input_tokens = 10, .cost_microusd = 30 };
+        int64_t n, after;
 
         assert_int_equal(submit(l, "i000000000001", NULL), 0);
         assert_int_equal(change(l, "i000000000001", ITEM_QUEUED), 0);
@@ -382,8 +383,12 @@ static void test_runs_and_usage(void **state) {
         assert_int_equal(ledger_policies(l, "i000000000001", 1, &policies), 0);
         assert_int_equal(json_object_size(policies), 0);
         json_decref(policies);
-        assert_int_equal(ledger_run_mark(l, "r000000000001", "started", "tcg", "d1"), 0);
-        assert_int_equal(ledger_run_mark(l, "r000000000001", "started", "tcg", "d1"), 0);
+        assert_int_equal(ledger_outbox_count(l, &n), 0);
+        assert_int_equal(ledger_run_start(l, "r000000000001", "tcg", "d1"), 0);
+        assert_int_equal(ledger_run_start(l, "r000000000001", "tcg", "d1"), LEDGER_E_DUPLICATE);
+        assert_int_equal(ledger_run_start(l, "r000000000009", "tcg", "d1"), LEDGER_E_NOT_FOUND);
+        assert_int_equal(ledger_outbox_count(l, &after), 0);
+        assert_int_equal(after, n + 1); /* run.started */
         assert_int_equal(ledger_policies(l, "i000000000001", 1, &policies), 0);
         assert_true(json_equal(policies, expected));
         assert_int_equal(json_array_append_new(json_object_get(expected, "r000000000001"), json_string("d2")), 0);

@@ -27,6 +27,7 @@ typedef struct World {
         char result[64];
         size_t n;
         UnitState first;
+        char last[80]; /* of the list */
         UnitSince since;
 } World;
 
@@ -71,6 +72,7 @@ static void on_listed(int r, const UnitState *units, size_t n, void *userdata) {
                 assert_int_equal(strncmp(units[0].name, "anchor", 6), 0);
                 w->first.job = units[0].job;
                 (void) snprintf(w->active, sizeof(w->active), "%s", units[0].active);
+                (void) snprintf(w->last, sizeof(w->last), "%s", units[n - 1].name);
         }
 }
 
@@ -214,6 +216,28 @@ static void test_list(void **state) {
         assert_false(w->first.job);
 }
 
+/* However many there are: what is left out would be taken for gone. */
+static void test_long_list(void **state) {
+        World *w = *state;
+        char name[80];
+
+        for (unsigned i = 0; i < 1000; i++) {
+                (void) snprintf(name, sizeof(name), "anchor-vm@r%012u.service", i);
+                (void) fake_unit_set(&w->systemd, name, "active");
+        }
+        assert_int_equal(units_list(w->units, (const char *const[]) { "anchor-*", NULL }, on_listed, w), 0);
+        UNTIL(w->event, w->n_listed == 1);
+        assert_int_equal(w->r, 0);
+        assert_int_equal(w->n, 1000);
+        assert_string_equal(w->last, name);
+
+        /* no list is another thing than an empty one */
+        w->systemd.list_fails = true;
+        assert_int_equal(units_list(w->units, (const char *const[]) { "anchor-*", NULL }, on_listed, w), 0);
+        UNTIL(w->event, w->n_listed == 2);
+        assert_true(w->r < 0);
+}
+
 static void test_since(void **state) {
         World *w = *state;
         FakeUnit *slice;
@@ -346,6 +370,7 @@ int main(void) {
                 cmocka_unit_test_setup_teardown(test_stop_kill_reset, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_asked_once_until_answered, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_list, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_long_list, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_since, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_jobs, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_why, set_up, tear_down),
