@@ -60,6 +60,8 @@ struct Flow {
         unsigned n_flags;               /* so far */
         bool stop;                      /* an operator wants it to end */
         char *stop_reason;              /* owned */
+        bool storing;                   /* its last word is here, its result not yet */
+        char *gone;                     /* owned; its unit ended meanwhile, and how */
         bool requeue;                   /* not the item's fault: no attempt is lost */
         bool unclean;                   /* something of the run may be left; the scheduler's sweep tries again */
 };

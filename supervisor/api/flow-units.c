@@ -75,5 +75,11 @@ void flows_on_unit_changed(Manager *m, const char *unit, const char *active, con
         if (f->state == FLOW_STARTING)
                 return;
         reason = text_format("%s ended without a result: %s", unit, why ?: "unknown");
+        if (f->storing) {
+                /* the result is here, and whoever sent it does not wait any more */
+                if (!f->gone)
+                        f->gone = reason ? TAKE_PTR(reason) : strdup("ended without a result");
+                return;
+        }
         flow_end_lost(f, reason ?: "ended without a result");
 }

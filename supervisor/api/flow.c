@@ -52,7 +52,7 @@ static const char *const stage_names[] = {
 };
 
 /* Beyond the workflow's own bound: boots, retries, and what anchor-run needs to say that time is up. */
-enum { ACTIVE_GRACE_S = 2 * BOOT_TIMEOUT_TCG_S + 120, IMPORT_TIMEOUT_S = 600 };
+enum { ACTIVE_GRACE_S = 2 * BOOT_TIMEOUT_TCG_S + 120, IMPORT_TIMEOUT_S = 600, STORING_TIMEOUT_S = 3600 };
 
 /* ---- small things ---- */
 
@@ -172,6 +172,7 @@ Flow *flow_free(Flow *f) {
         free(f->stop_reason);
         free(f->commit);
         free(f->over_budget);
+        free(f->gone);
         free(f);
         return NULL;
 }
@@ -185,7 +186,7 @@ void flow_set_state(Flow *f, FlowState state) {
         int r;
 
         if (state == FLOW_ACTIVE)
-                timeout_s = f->stage == STAGE_IMPORT ? IMPORT_TIMEOUT_S : f->run_s + ACTIVE_GRACE_S;
+                timeout_s = f->storing ? STORING_TIMEOUT_S : f->stage == STAGE_IMPORT ? IMPORT_TIMEOUT_S : f->run_s + ACTIVE_GRACE_S;
 
         log_debug("%s: run %s: %s → %s", f->item.id, f->run, states[f->state].name, states[state].name);
         f->state = state;
@@ -256,7 +257,9 @@ void flow_end_run(Flow *f, const char *outcome, const char *reason, const json_t
                 return;
 
         manager_forget_policy_reader(m, f);
-        f->preparing = false;
+        f->preparing = f->storing = false;
+        free(f->gone);
+        f->gone = NULL;
         free(f->outcome);
         free(f->reason);
         f->outcome = strdup(outcome);
@@ -306,7 +309,7 @@ static int flow_on_timeout(sd_event_source *source, uint64_t usec, void *userdat
         case FLOW_ACTIVE:
         case FLOW_AUDITING:
         default:
-                flow_end_run(f, "error", f->stage == STAGE_IMPORT ? "the import took too long" : "time is up: the run did not end by itself", NULL);
+                flow_end_run(f, "error", f->storing ? "the result could not be stored within an hour" : f->stage == STAGE_IMPORT ? "the import took too long" : "time is up: the run did not end by itself", NULL);
                 break;
         }
         return 0;
@@ -324,7 +327,7 @@ void flow_stop(Flow *f, const char *reason) {
 }
 
 void flow_hand_back(Flow *f, const char *reason) {
-        if (f->stop || f->state == FLOW_CLEANING || f->state == FLOW_RELEASING)
+        if (f->stop || f->storing || f->state == FLOW_CLEANING || f->state == FLOW_RELEASING)
                 return; /* its outcome counts */
         f->requeue = true;
         flow_end_run(f, "stopped", reason, NULL);
@@ -503,4 +506,17 @@ int flow_on_imported(Flow *f, bool ok, const char *reason, const char *commit, c
         }
         flow_end_run(f, ok ? "ok" : "failed", reason, facts);
         return 0;
+}
+
+void flow_set_storing(Flow *f, bool storing) {
+        if (f->storing == storing)
+                return;
+
+        if (storing)
+                flow_confirm_started(f);
+        f->storing = storing;
+        if (!storing && f->gone)
+                flow_end_lost(f, f->gone);
+        else
+                flow_set_state(f, FLOW_ACTIVE);
 }

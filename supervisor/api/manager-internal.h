@@ -35,6 +35,7 @@ enum {
         FOLLOWERS_MAX = 64,
 };
 
+typedef struct Ending Ending;
 typedef struct Flow Flow;
 typedef struct Follower Follower;
 typedef struct OpenLog OpenLog;
@@ -88,6 +89,7 @@ struct Manager {
         sd_event_source *warden_file; /* owned */
         Flow *flows;
         size_t n_flows;
+        Ending *endings;               /* of runs, that wait for files or for systemd */
         Follower *followers;
         size_t n_followers;
         OpenLog *logs;
@@ -233,6 +235,10 @@ bool flow_take_flag(Flow *f);
 int flow_on_finish(Flow *f, const char *outcome, const char *reason, const json_t *facts);
 int flow_on_imported(Flow *f, bool ok, const char *reason, const char *commit, const json_t *facts);
 
+/* Its last word has come, and what it brought is being stored: until that is done, no end of its unit is a loss, nobody hands the run back, and its time is that of a
+ * disk. false: it has to be said again, and if the unit is gone, the run is lost. */
+void flow_set_storing(Flow *f, bool storing);
+
 /* ---- flow-slice.c ---- */
 
 /* Was the slice of all runs, or that of this run, stopped under it, or one of its units, or did one die? `done` is called once, maybe at once: "anchorhold-runs.slice was
@@ -322,6 +328,11 @@ bool revocation_has(const Manager *m, const char *run);
 int follower_add(Manager *m, IpcCall *call, const char *item, const char *run, uint64_t from, bool follow);
 void followers_wake(Manager *m);
 void followers_free(Manager *m);
+
+/* ---- run-endings.c ---- */
+
+/* After the store: no copy comes back to one of them. */
+void endings_free(Manager *m);
 
 /* ---- operator-api.c, run-api.c ---- */
 

@@ -306,6 +306,7 @@ Manager *manager_free(Manager *m) {
                 log_free(l);
         }
         m->store = store_free(m->store);
+        endings_free(m);
         if (m->ledger && m->settled)
                 (void) site_policy_look(m);
         m->ledger = ledger_close(m->ledger);

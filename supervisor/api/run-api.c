@@ -3,36 +3,34 @@
 /*
  * io.anchorhold.Run and the credential `vm`: what the units of a run may ask and tell. The run's id is the
  * peer's, from the kernel, and never a parameter; the roles are in the table at the end. Everything that comes in
- * was influenced by a guest: it is bounded here, kept as data, and decides nothing but this run's own end.
+ * was influenced by a guest: it is bounded here, kept as data, and decides nothing but this run's own end (run-endings.c).
  */
 
 #include <errno.h>
 #include <string.h>
 
-#include "api/manager-internal.h"
+#include "api/run-api-internal.h"
 #include "api/spec.h"
 #include "util/json.h"
 #include "util/log.h"
 
 enum {
         OUTPUT_CALL_MAX = 48 * 1024 * 4, /* 48 KiB, each byte escaped */
-        REASON_MAX = 4096,
         FACTS_MAX = 256 * 1024,
         FACTS_DEPTH_MAX = 32,              /* varlink carries four times that, and facts are shown within something else */
         EVENTS_MAX_BYTES = 8 * 1024 * 1024, /* of one run */
         EVENT_COST = 1024,                 /* of each beside its data: rows, lines, records */
 };
 
-static Flow *find_flow(Manager *m, IpcCall *call) {
+Flow *run_api_flow(Manager *m, IpcCall *call) {
         return flow_find_run(m, ipc_call_peer(call)->run);
 }
 
-static int no_run(IpcCall *call) {
+int run_api_no_run(IpcCall *call) {
         return ipc_call_error(call, "NoSuchRun", NULL);
 }
 
-/* A text of bounded length, cut if need be; the caller's. */
-static char *bounded(const char *s, size_t max) {
+char *run_api_bounded(const char *s, size_t max) {
         size_t n = s ? strlen(s) : 0;
 
         return text_escape(s ?: "", n < max ? n : max, true);
@@ -54,8 +52,7 @@ static bool is_shallow(const json_t *j, unsigned depth) {
         return true;
 }
 
-/* Its size as canonical JSON in *ret_size, or -EFBIG: more than is kept. */
-static int measure_facts(const json_t *facts, size_t *ret_size) {
+int run_api_measure(const json_t *facts, size_t *ret_size) {
         _cleanup_free_ char *text = NULL;
 
         if (!is_shallow(facts, FACTS_DEPTH_MAX))
@@ -65,14 +62,6 @@ static int measure_facts(const json_t *facts, size_t *ret_size) {
                 return -ENOMEM;
         *ret_size = strlen(text);
         return *ret_size > FACTS_MAX ? -EFBIG : 0;
-}
-
-static const char *get(json_t *params, const char *key) {
-        return json_string_value(json_object_get(params, key));
-}
-
-static int bad_input(IpcCall *call, const char *pointer, const char *reason) {
-        return ipc_call_error(call, "BadInput", json_pack("{s:s, s:s}", "pointer", pointer, "reason", reason));
 }
 
 /* ---- asking ---- */
@@ -91,12 +80,12 @@ static int push_file(IpcCall *call, Manager *m, const char *item, const char *na
 
 static int on_get_spec(IpcCall *call, json_t *params, void *userdata) {
         Manager *m = userdata;
-        Flow *f = find_flow(m, call);
+        Flow *f = run_api_flow(m, call);
         json_t *spec = f ? flow_spec(f) : NULL;
         int r;
 
         if (!f || !flow_accepts_run(f) || !spec)
-                return no_run(call);
+                return run_api_no_run(call);
 
         if (json_is_object(json_object_get(spec, "repository"))) {
                 r = push_file(call, m, flow_item(f), strcmp(flow_stage(f), "verify") == 0 ? STORE_CHECKED : STORE_SEED);
@@ -108,11 +97,11 @@ static int on_get_spec(IpcCall *call, json_t *params, void *userdata) {
 
 static int on_get_import(IpcCall *call, json_t *params, void *userdata) {
         Manager *m = userdata;
-        Flow *f = find_flow(m, call);
+        Flow *f = run_api_flow(m, call);
         int r;
 
         if (!f || !flow_accepts_import(f))
-                return no_run(call);
+                return run_api_no_run(call);
 
         r = push_file(call, m, flow_item(f), STORE_SEED);
         if (r >= 0)
@@ -150,8 +139,8 @@ void run_api_credential_denied(const Peer *peer, const char *claimed, const char
 
 static json_t *step_event(Flow *f, const char *phase, json_t *data) {
         return json_pack("{s:s, s:s, s:s, s:s, s:s?, s:O?, s:s?}", "run", flow_run(f), "stage", flow_stage(f), "phase", phase,
-                         "name", get(data, "name") ?: get(data, "step") ?: "", "kind", get(data, "kind"),
-                         "status", json_object_get(data, "status"), "reason", get(data, "reason"));
+                         "name", run_api_get(data, "name") ?: run_api_get(data, "step") ?: "", "kind", run_api_get(data, "kind"),
+                         "status", json_object_get(data, "status"), "reason", run_api_get(data, "reason"));
 }
 
 /* What the ledger keeps of an event: once, however often it is said. */
@@ -209,8 +198,8 @@ static bool may_tell(Manager *m, Flow *f, size_t size) {
 
 static int on_event(IpcCall *call, json_t *params, void *userdata) {
         Manager *m = userdata;
-        Flow *f = find_flow(m, call);
-        const char *kind = get(params, "kind");
+        Flow *f = run_api_flow(m, call);
+        const char *kind = run_api_get(params, "kind");
         json_t *data = json_object_get(params, "data");
         _cleanup_free_ char *text = NULL;
         EventLog *log;
@@ -219,15 +208,15 @@ static int on_event(IpcCall *call, json_t *params, void *userdata) {
         int r;
 
         if (!f || !flow_accepts_run(f))
-                return no_run(call);
+                return run_api_no_run(call);
         if (!kind || !text_is_name(kind))
-                return bad_input(call, "/kind", "not a name");
+                return run_api_bad_input(call, "/kind", "not a name");
         if (!json_is_object(data))
-                return bad_input(call, "/data", "not an object");
+                return run_api_bad_input(call, "/data", "not an object");
 
-        r = measure_facts(data, &size);
+        r = run_api_measure(data, &size);
         if (r == -EFBIG)
-                return bad_input(call, "/data", "too large");
+                return run_api_bad_input(call, "/data", "too large");
         if (r < 0)
                 return r;
         if (!may_tell(m, f, size))
@@ -241,7 +230,7 @@ static int on_event(IpcCall *call, json_t *params, void *userdata) {
                 return ipc_call_reply(call, NULL);
         }
 
-        text = bounded(get(data, "text") ?: get(data, "reason") ?: kind, REASON_MAX);
+        text = run_api_bounded(run_api_get(data, "text") ?: run_api_get(data, "reason") ?: kind, RUN_API_REASON_MAX);
         if (!text)
                 return -ENOMEM;
         /* trouble, and how often it booted, stay in the ledger; the rest is only part of the story */
@@ -268,17 +257,17 @@ static bool is_stream(const char *s) {
 
 static int on_output(IpcCall *call, json_t *params, void *userdata) {
         Manager *m = userdata;
-        Flow *f = find_flow(m, call);
-        const char *stream = get(params, "stream"), *step = get(params, "step"), *data = get(params, "data");
+        Flow *f = run_api_flow(m, call);
+        const char *stream = run_api_get(params, "stream"), *step = run_api_get(params, "step"), *data = run_api_get(params, "data");
         EventLog *log;
         uint64_t size;
 
         if (!f || !flow_accepts_run(f))
-                return no_run(call);
+                return run_api_no_run(call);
         if (!is_stream(stream))
-                return bad_input(call, "/stream", "no such stream");
+                return run_api_bad_input(call, "/stream", "no such stream");
         if (!step || strlen(step) > 64 || !data || strlen(data) > OUTPUT_CALL_MAX)
-                return bad_input(call, "/data", "missing or too large");
+                return run_api_bad_input(call, "/data", "missing or too large");
 
         log = manager_log(m, flow_item(f));
         if (!log)
@@ -297,9 +286,9 @@ static int on_output(IpcCall *call, json_t *params, void *userdata) {
 
 static int on_add_usage(IpcCall *call, json_t *params, void *userdata) {
         Manager *m = userdata;
-        Flow *f = find_flow(m, call);
+        Flow *f = run_api_flow(m, call);
         _cleanup_free_ char *model = NULL, *provider = NULL, *price = NULL, *version = NULL;
-        LedgerUsage u = { .call = get(params, "call") };
+        LedgerUsage u = { .call = run_api_get(params, "call") };
         const struct {
                 const char *key;
                 int64_t *to;
@@ -311,17 +300,17 @@ static int on_add_usage(IpcCall *call, json_t *params, void *userdata) {
         int r;
 
         if (!f)
-                return no_run(call);
+                return run_api_no_run(call);
         for (size_t i = 0; i < ELEMENTSOF(numbers); i++) {
                 *numbers[i].to = json_integer_value(json_object_get(params, numbers[i].key));
                 if (*numbers[i].to < 0 || *numbers[i].to > (1LL << 40))
-                        return bad_input(call, "/", "a number out of range");
+                        return run_api_bad_input(call, "/", "a number out of range");
         }
 
-        provider = bounded(get(params, "provider"), 64);
-        model = bounded(get(params, "model"), 128);
-        price = bounded(get(params, "price"), 16);
-        version = bounded(get(params, "prices_version"), 64);
+        provider = run_api_bounded(run_api_get(params, "provider"), 64);
+        model = run_api_bounded(run_api_get(params, "model"), 128);
+        price = run_api_bounded(run_api_get(params, "price"), 16);
+        version = run_api_bounded(run_api_get(params, "prices_version"), 64);
         if (!provider || !model || !price || !version)
                 return -ENOMEM;
         u.provider = provider;
@@ -336,258 +325,18 @@ static int on_add_usage(IpcCall *call, json_t *params, void *userdata) {
         return ipc_call_reply(call, NULL);
 }
 
-/* ---- ends ---- */
-
-/* An end that waits for its files. Looked up by run: the flow may be gone when they are there. */
-typedef struct Ending {
-        Manager *manager; /* borrowed */
-        IpcCall *call;    /* ref */
-        char run[ID_LENGTH + 1], item[ID_LENGTH + 1];
-        bool import, ok, stored; /* the latter: its result is there */
-        char *outcome, *reason, *commit; /* owned */
-        json_t *facts;                   /* owned */
-        int diff_fd;                     /* owned; to be copied after the bundle */
-} Ending;
-
-static Ending *ending_free(Ending *e) {
-        if (!e)
-                return NULL;
-
-        (void) ipc_call_unref(e->call);
-        free(e->outcome);
-        free(e->reason);
-        free(e->commit);
-        (void) json_unref(e->facts);
-        (void) fd_close(e->diff_fd);
-        free(e);
-        return NULL;
-}
-DEFINE_CLEANUP(Ending *, ending_free)
-
-static void ending_complete(Ending *e, int r) {
-        _cleanup_(ending_freep) Ending *ending = e;
-        Flow *f = flow_find_run(e->manager, e->run);
-
-        if (!f || !(e->import ? flow_accepts_import(f) : flow_accepts_run(f))) {
-                (void) no_run(e->call);
-                return;
-        }
-
-        if (r < 0) {
-                /* what it sent was no file, too large, or the disk is full: that is how this run ended */
-                const char *why = r == -EFBIG         ? "the result is larger than the workflow allows"
-                                  : r == -EMEDIUMTYPE ? "the result was not a regular file"
-                                                      : strerror(-r);
-
-                r = e->import ? flow_on_imported(f, false, why, NULL, NULL) : flow_on_finish(f, "failed", why, e->facts);
-        } else if (e->import)
-                r = flow_on_imported(f, e->ok, e->reason, e->commit, e->facts);
-        else {
-                if (e->stored)
-                        flow_set_kept(f);
-                r = flow_on_finish(f, e->outcome, e->reason, e->facts);
-        }
-
-        if (r < 0)
-                (void) ipc_call_refuse(e->call, "Unavailable", "the end of the run cannot be recorded");
-        else
-                (void) ipc_call_reply(e->call, NULL);
-}
-
-static void on_diff_stored(int r, void *userdata) {
-        ending_complete(userdata, r);
-}
-
-static void on_bundle_stored(int r, void *userdata) {
-        Ending *e = userdata;
-
-        e->stored = r >= 0;
-        if (r >= 0 && e->diff_fd >= 0) {
-                r = store_copy(e->manager->store, e->item, STORE_DIFF, TAKE_FD(e->diff_fd), STORE_DIFF_MAX, on_diff_stored, e);
-                if (r >= 0)
-                        return;
-        }
-        ending_complete(e, r);
-}
-
-static int ending_new(Manager *m, Flow *f, IpcCall *call, json_t *params, Ending **ret) {
-        _cleanup_(ending_freep) Ending *e = NULL;
-        json_t *facts = json_object_get(params, "facts");
-        size_t size;
-        int r;
-
-        e = calloc(1, sizeof(*e));
-        if (!e)
-                return -ENOMEM;
-        *e = (Ending) { .manager = m, .diff_fd = -1 };
-        (void) snprintf(e->run, sizeof(e->run), "%s", flow_run(f));
-        (void) snprintf(e->item, sizeof(e->item), "%s", flow_item(f));
-        e->reason = bounded(get(params, "reason"), REASON_MAX);
-        if (!e->reason)
-                return -ENOMEM;
-
-        if (json_is_object(facts)) {
-                r = measure_facts(facts, &size);
-                if (r == -ENOMEM)
-                        return r;
-                if (r >= 0)
-                        e->facts = json_incref(facts);
-        }
-
-        e->call = ipc_call_ref(call);
-        *ret = TAKE_PTR(e);
-        return 0;
-}
-
-/* What ends a run in an error may be that its slice was stopped, or another of its units. */
-static void on_slice(const char *what, void *userdata) {
-        Ending *e = userdata;
-        char *reason = what ? flow_lost_reason(what, e->reason) : NULL;
-
-        if (reason) {
-                free(e->reason);
-                e->reason = reason;
-        }
-        ending_complete(e, 0);
-}
-
-static void ask_slice(Flow *f, Ending *e) {
-        flow_ask_slice(f, e->reason, on_slice, e);
-}
-
-static bool is_outcome(const char *s) {
-        return s && (strcmp(s, "ok") == 0 || strcmp(s, "failed") == 0 || strcmp(s, "error") == 0);
-}
-
-static int on_finish(IpcCall *call, json_t *params, void *userdata) {
-        Manager *m = userdata;
-        Flow *f = find_flow(m, call);
-        const char *outcome = get(params, "outcome");
-        _cleanup_(ending_freep) Ending *e = NULL;
-        bool wants_bundle, over;
-        int fd, r;
-
-        if (!f)
-                return no_run(call);
-        if (!flow_accepts_run(f))
-                return ipc_call_reply(call, NULL); /* said before: the answer got lost */
-        if (!is_outcome(outcome))
-                return bad_input(call, "/outcome", "not one of ok, failed, error");
-
-        r = ending_new(m, f, call, params, &e);
-        if (r < 0)
-                return r;
-
-        over = strcmp(outcome, "failed") == 0 && flow_is_over_budget(f, e->reason);
-        wants_bundle = (strcmp(outcome, "ok") == 0 || over) && strcmp(flow_stage(f), "work") == 0 && flow_base(f);
-        fd = ipc_call_take_fd(call, 0);
-        if (wants_bundle && fd < 0 && !over) {
-                outcome = "failed";
-                free(e->reason);
-                e->reason = strdup("the run ended without a result: no commit was made");
-        }
-        e->outcome = strdup(outcome);
-        if (!e->outcome || !e->reason) {
-                (void) fd_close(fd);
-                return -ENOMEM;
-        }
-
-        if (!wants_bundle || fd < 0) {
-                (void) fd_close(fd);
-                if (strcmp(outcome, "error") == 0)
-                        ask_slice(f, TAKE_PTR(e));
-                else
-                        ending_complete(TAKE_PTR(e), 0);
-                return 0;
-        }
-
-        r = store_copy(m->store, flow_item(f), STORE_RESULT, fd, flow_limit_bundle(f), on_bundle_stored, e);
-        if (r < 0) {
-                ending_complete(TAKE_PTR(e), r);
-                return 0;
-        }
-        (void) TAKE_PTR(e);
-        return 0;
-}
-
-static int on_imported(IpcCall *call, json_t *params, void *userdata) {
-        Manager *m = userdata;
-        Flow *f = find_flow(m, call);
-        const char *commit = get(params, "commit");
-        _cleanup_(ending_freep) Ending *e = NULL;
-        _cleanup_fd_ int bundle = -1;
-        int r;
-
-        if (!f)
-                return no_run(call);
-        if (!flow_accepts_import(f))
-                return ipc_call_reply(call, NULL);
-
-        r = ending_new(m, f, call, params, &e);
-        if (r < 0)
-                return r;
-        e->import = true;
-        e->ok = json_is_true(json_object_get(params, "ok"));
-
-        if (!e->ok) {
-                ending_complete(TAKE_PTR(e), 0);
-                return 0;
-        }
-        if (!commit || !text_is_commit(commit))
-                return bad_input(call, "/commit", "not a full commit id");
-        e->commit = strdup(commit);
-        if (!e->commit)
-                return -ENOMEM;
-
-        bundle = ipc_call_take_fd(call, 0);
-        e->diff_fd = ipc_call_take_fd(call, 1);
-        if (bundle < 0)
-                return bad_input(call, "/", "the checked bundle is missing");
-
-        /* twice the bound: base history and result together */
-        r = store_copy(m->store, flow_item(f), STORE_CHECKED, TAKE_FD(bundle), 2 * flow_limit_bundle(f), on_bundle_stored, e);
-        if (r < 0) {
-                ending_complete(TAKE_PTR(e), r);
-                return 0;
-        }
-        (void) TAKE_PTR(e);
-        return 0;
-}
-
-/* From anchor-check@: what makes the run end is its unit; this is the reason. */
-static int on_mismatch(IpcCall *call, json_t *params, void *userdata) {
-        _cleanup_(ending_freep) Ending *e = NULL;
-        Manager *m = userdata;
-        Flow *f = find_flow(m, call);
-        char *reason;
-        int r;
-
-        if (!f || !flow_accepts_run(f))
-                return no_run(call);
-
-        r = ending_new(m, f, call, params, &e);
-        if (r < 0)
-                return r;
-        reason = text_format("enforcement.mismatch: %s", e->reason);
-        free(e->reason);
-        e->reason = reason;
-        e->outcome = strdup("error");
-        if (!e->reason || !e->outcome)
-                return -ENOMEM;
-        ask_slice(f, TAKE_PTR(e));
-        return 0;
-}
+/* ---- the rest ---- */
 
 /* From inject or the proxy: a sentinel was blocked on its way to where it does not belong. It is on record in the audit log already; here the run gets its flag. */
 static int on_misuse(IpcCall *call, json_t *params, void *userdata) {
-        const char *credential = get(params, "credential"), *name = get(params, "name"), *where = get(params, "where");
+        const char *credential = run_api_get(params, "credential"), *name = run_api_get(params, "name"), *where = run_api_get(params, "where");
         Manager *m = userdata;
-        Flow *f = find_flow(m, call);
+        Flow *f = run_api_flow(m, call);
 
         if (!f || !flow_accepts_run(f))
-                return no_run(call);
+                return run_api_no_run(call);
         if (!text_is_name(credential) || !name || strlen(name) > 253 || !where || strlen(where) > 256)
-                return bad_input(call, "/", "credential, name and where: missing or too large");
+                return run_api_bad_input(call, "/", "credential, name and where: missing or too large");
 
         if (flow_take_flag(f))
                 manager_note(m, flow_item(f), flow_run(f), "credential.misuse", "the sentinel of credential %s was blocked on its way to %s (%s)", credential, name, where);
@@ -599,10 +348,10 @@ const IpcMethod run_methods[] = {
         { "io.anchorhold.Run.GetImport", PEER_IMPORT, on_get_import },
         { "io.anchorhold.Run.Event", PEER_RUN, on_event },
         { "io.anchorhold.Run.Output", PEER_RUN, on_output },
-        { "io.anchorhold.Run.Finish", PEER_RUN, on_finish },
-        { "io.anchorhold.Run.Mismatch", PEER_CHECK, on_mismatch },
+        { "io.anchorhold.Run.Finish", PEER_RUN, run_api_on_finish },
+        { "io.anchorhold.Run.Mismatch", PEER_CHECK, run_api_on_mismatch },
         { "io.anchorhold.Run.Misuse", PEER_INJECT | PEER_PROXY, on_misuse },
-        { "io.anchorhold.Run.Imported", PEER_IMPORT, on_imported },
+        { "io.anchorhold.Run.Imported", PEER_IMPORT, run_api_on_imported },
         { "io.anchorhold.Run.AddUsage", PEER_INJECT, on_add_usage },
         { "io.anchorhold.Run.GetBudget", PEER_INJECT, flow_api_get_budget },
         { "io.anchorhold.Run.Reserve", PEER_INJECT, flow_api_reserve },

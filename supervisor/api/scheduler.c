@@ -289,7 +289,8 @@ static int remove_orphan(const char *item, void *userdata) {
         if (ledger_get(m->ledger, item, &found) == LEDGER_E_NOT_FOUND) {
                 log_notice("%s was never submitted to the end, removing its files", item);
                 (void) store_remove(m->store, item, NULL);
-        }
+        } else
+                (void) store_remove_partial(m->store, item);
         return 0;
 }
 

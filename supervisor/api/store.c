@@ -6,8 +6,8 @@
  * Writing and fsync of some hundred MiB take seconds, in which anchord has to answer others; so each copy has a thread of its own. The
  * thread owns the copy's descriptors, reads what was set before it began, writes `result` alone, and says by an eventfd
  * that it is done; everything else happens in the loop: the thread is joined, and the caller told. No thread calls anything of
- * anchord, takes a lock, or sees a signal. At most COPY_MAX run at a time, others wait in their order. An end of
- * the store stops them at their next piece. A crash leaves a temporary name at most.
+ * anchord, takes a lock, or sees a signal. At most COPY_RUNNING_MAX run at a time, others wait in their order; of one file only one, so that what
+ * came last is what stays. An end of the store stops them at their next piece. A crash leaves a temporary name, which store_remove_partial() removes.
  */
 
 #include <errno.h>
@@ -54,6 +54,7 @@ struct StoreCopy {
         int from_fd, to_fd;      /* owned */
         int dir_fd;              /* owned */
         int done_fd;             /* owned; eventfd */
+        char item[ID_LENGTH + 1];
         char *name, *temporary;  /* owned */
         uint64_t max;
         int result;              /* the thread's */
@@ -206,6 +207,25 @@ int store_prune(Store *s, const char *item, bool log) {
         return 0;
 }
 
+int store_remove_partial(Store *s, const char *item) {
+        _cleanup_dir_ DIR *dir = NULL;
+        struct dirent *entry;
+
+        if (!text_is_id('i', item))
+                return -EINVAL;
+        dir = open_dir(s->root_fd, item);
+        if (!dir)
+                return errno == ENOENT ? 0 : -errno;
+
+        while ((entry = readdir(dir))) {
+                size_t length = strlen(entry->d_name);
+
+                if (entry->d_name[0] == '.' && length > 4 && strcmp(entry->d_name + length - 4, ".new") == 0 && unlinkat(dirfd(dir), entry->d_name, 0) < 0)
+                        return -errno;
+        }
+        return 0;
+}
+
 int store_list(Store *s, int (*handler)(const char *item, void *userdata), void *userdata) {
         _cleanup_dir_ DIR *dir = NULL;
         struct dirent *entry;
@@ -329,12 +349,20 @@ static StoreCopy *copy_free(StoreCopy *c) {
 }
 DEFINE_CLEANUP(StoreCopy *, copy_free)
 
+/* Is another copy of the same file before it? */
+static bool copy_is_held_up(const StoreCopy *c) {
+        for (const StoreCopy *e = c->store->copies; e != c; e = e->next)
+                if (strcmp(e->item, c->item) == 0 && strcmp(e->name, c->name) == 0)
+                        return true;
+        return false;
+}
+
 /* Starts what waits, as far as there is room. One that cannot be started is told so from the loop, as if it had run. */
 static void copies_start(Store *s) {
         for (StoreCopy *c = s->copies; c && s->n_running < COPY_RUNNING_MAX; c = c->next) {
                 int r;
 
-                if (c->running || c->result < 0)
+                if (c->running || c->result < 0 || copy_is_held_up(c))
                         continue;
                 r = copy_start(c);
                 if (r >= 0)
@@ -386,7 +414,8 @@ static int copy_new(Store *s, const char *item, const char *name, StoreCopy **re
         *c = (StoreCopy) { .store = s, .from_fd = -1, .to_fd = -1, .dir_fd = -1, .done_fd = -1 };
 
         c->name = strdup(name);
-        /* of its own: a call that is repeated while its first copy goes on makes a second one */
+        (void) snprintf(c->item, sizeof(c->item), "%s", item);
+        /* of its own: the copy before it may still be under way, for a run that was given up */
         c->temporary = text_format(".%s.%" PRIu64 ".new", name, ++s->last_copy);
         if (!c->name || !c->temporary)
                 return -ENOMEM;

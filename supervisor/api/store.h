@@ -44,10 +44,12 @@ typedef struct StoreUsage {
 int store_usage(Store *s, const char *item, StoreUsage *ret);
 /* Removes the log, or everything else, and the folder with the last of it. Nothing there is no failure. */
 int store_prune(Store *s, const char *item, bool log);
+/* Removes what a crash left of copies into the item's folder. None may be under way. */
+int store_remove_partial(Store *s, const char *item);
 /* Calls back with the name of each folder. */
 int store_list(Store *s, int (*handler)(const char *item, void *userdata), void *userdata);
 
 /* Copies fd (taken over, also on failure) to the item's file. `done` is called once, from the loop, with 0 or negative errno:
- * -EFBIG beyond max bytes. Returns -EMEDIUMTYPE if it is no regular file, -EBUSY if too many copies are under way. */
+ * -EFBIG beyond max bytes. Of several copies to one file the last one stays. Returns -EMEDIUMTYPE if it is no regular file, -EBUSY if too many copies are under way. */
 typedef void (*StoreDone)(int r, void *userdata);
 int store_copy(Store *s, const char *item, const char *name, int fd, uint64_t max, StoreDone done, void *userdata);

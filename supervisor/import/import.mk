@@ -5,12 +5,13 @@ LIB_SRCS += \
 	supervisor/import/bundle-header.c \
 	supervisor/import/git.c \
 	supervisor/import/import.c \
+	supervisor/import/import-call.c \
 	supervisor/import/import-walk.c \
 	supervisor/import/raw-diff.c \
 	supervisor/import/tree-path.c
 
 PROGRAMS += anchor-import
 
-UNIT_TESTS += test-import test-import-check test-git
+UNIT_TESTS += test-import test-import-call test-import-check test-git
 
 FUZZERS += fuzz-bundle-header fuzz-raw-diff

@@ -486,6 +486,16 @@ int ipc_client_call_async(IpcClient *c, const char *method, json_t *params, cons
         return 0;
 }
 
+bool ipc_error_is(const char *error, const char *name) {
+        const char *dot = error ? strrchr(error, '.') : NULL;
+
+        return dot && strcmp(dot + 1, name) == 0;
+}
+
+bool ipc_error_is_passing(const char *error) {
+        return ipc_error_is(error, "Disconnected") || ipc_error_is(error, "Timeout") || ipc_error_is(error, "Unavailable");
+}
+
 int ipc_client_take_fd(IpcClient *c, unsigned i) {
         return c->current ? sd_varlink_take_fd(c->current, i) : -EINVAL;
 }

@@ -111,6 +111,11 @@ int ipc_client_call(IpcClient *c, const char *method, json_t *params, const int 
 int ipc_client_call_async(IpcClient *c, const char *method, json_t *params, const int *fds, size_t n_fds,
                           bool more, uint64_t timeout_usec, IpcReply handler, void *userdata);
 
+/* Is it that error ("BadInput"), of whatever interface? */
+bool ipc_error_is(const char *error, const char *name);
+/* Is the same call worth repeating, as it is? The other side was not there, did not answer, or said that it cannot just now (`Unavailable`). */
+bool ipc_error_is_passing(const char *error);
+
 /* Inside a reply handler: descriptor i that came with it, the caller's from now on. */
 int ipc_client_take_fd(IpcClient *c, unsigned i);
 

@@ -15,18 +15,16 @@
 #include <unistd.h>
 
 #include "audit/audit.h"
+#include "import/import-call.h"
 #include "import/import.h"
-#include "ipc/ipc.h"
 #include "util/cleanup.h"
 #include "util/io.h"
 #include "util/json.h"
 #include "util/log.h"
 #include "util/text.h"
 
-#define RUN_SOCKET "/run/anchorhold/run-api.sock"
 #define WORK_DIR "/var/tmp"
-#define CALL_USEC (30ULL * 1000 * 1000)
-#define PATIENCE_USEC (60ULL * 1000 * 1000) /* how long anchord or auditd may be restarting */
+#define PATIENCE_USEC (60ULL * 1000 * 1000) /* how long auditd may be restarting */
 #define BUNDLE_BYTES_MAX (4ULL * 1024 * 1024 * 1024)
 
 static const char *arg_files[6]; /* BASE REF SEED RESULT CHECKED DIFF */
@@ -48,37 +46,6 @@ static void job_done(Job *j) {
         j->fds[1] = fd_close(j->fds[1]);
 }
 
-/* Calls again while the other side is not there. */
-static int call_patiently(const char *method, json_t *params, const int *fds, size_t n_fds, json_t **ret, int *ret_fds, size_t max_fds) {
-        uint64_t until = time_monotonic() + PATIENCE_USEC;
-
-        for (;;) {
-                _cleanup_(ipc_client_freep) IpcClient *client = NULL;
-                _cleanup_free_ char *error = NULL;
-                _cleanup_json_ json_t *answer = NULL;
-                int r;
-
-                r = ipc_client_new(&client, NULL, RUN_SOCKET);
-                if (r < 0)
-                        return r;
-                r = ipc_client_call(client, method, json_incref(params), fds, n_fds, CALL_USEC, &answer, &error, ret_fds, max_fds);
-                if (r >= 0) {
-                        if (ret)
-                                *ret = TAKE_PTR(answer);
-                        return r;
-                }
-                if (r == -EREMOTEIO) {
-                        log_error("%s refused: %s", method, error ?: "?");
-                        return r;
-                }
-                if (time_monotonic() > until)
-                        return log_error_errno(r, "%s does not answer", method);
-
-                log_debug("%s: trying again", method);
-                (void) usleep(250 * 1000);
-        }
-}
-
 static int get_job(Job *ret) {
         _cleanup_json_ json_t *params = json_object(), *answer = NULL;
         json_t *limits = NULL;
@@ -86,7 +53,7 @@ static int get_job(Job *ret) {
         JsonReader reader = { .file = "GetImport" };
         int r;
 
-        r = call_patiently("io.anchorhold.Run.GetImport", params, NULL, 0, &answer, ret->fds, ELEMENTSOF(ret->fds));
+        r = import_call(&import_patience, "io.anchorhold.Run.GetImport", params, NULL, 0, &answer, ret->fds, ELEMENTSOF(ret->fds));
         if (r < 0)
                 return r;
 
@@ -139,7 +106,7 @@ static int report(const ImportResult *result) {
                            "commit", result->ok ? result->commit : NULL, "facts", result->facts);
         if (!params)
                 return log_oom();
-        return call_patiently("io.anchorhold.Run.Imported", params, fds, result->ok ? ELEMENTSOF(fds) : 0, NULL, NULL, 0);
+        return import_call(&import_patience, "io.anchorhold.Run.Imported", params, fds, result->ok ? ELEMENTSOF(fds) : 0, NULL, NULL, 0);
 }
 
 static int import_for_anchord(void) {

@@ -12,6 +12,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <string.h>
 
 #include "util/log.h"
@@ -21,7 +22,6 @@ enum {
         QUEUE_MAX = 128,
         CALL_TIMEOUT_USEC = 10 * 1000 * 1000,
         RETRY_USEC = 250 * 1000,
-        GIVE_UP_USEC = 60 * 1000 * 1000,
 };
 
 typedef struct ApiCall {
@@ -41,7 +41,9 @@ struct RunCalls {
         ApiCall queue[QUEUE_MAX];
         size_t first, n;
         json_int_t seq;
+        uint64_t patience_usec;
         bool busy, given_up;
+        bool storing;           /* anchord has the first call, and says that it takes its time */
         uint64_t failing_since; /* 0: the last attempt reached anchord */
 };
 
@@ -67,16 +69,6 @@ RunCalls *run_calls_free(RunCalls *a) {
         return NULL;
 }
 
-static bool has_suffix(const char *s, const char *suffix) {
-        size_t n = strlen(s), k = strlen(suffix);
-
-        return n >= k && strcmp(s + n - k, suffix) == 0;
-}
-
-static bool error_is_passing(const char *error) {
-        return has_suffix(error, ".Disconnected") || has_suffix(error, ".Timeout") || has_suffix(error, ".Unavailable");
-}
-
 static int api_on_retry(sd_event_source *s, uint64_t usec, void *userdata) {
         RunCalls *a = userdata;
 
@@ -85,20 +77,26 @@ static int api_on_retry(sd_event_source *s, uint64_t usec, void *userdata) {
         return 0;
 }
 
-/* Tries the first call again later, or gives up. */
+/* Tries the first call again later, or gives up: not while anchord itself says that it works on it. */
 static void api_retry_later(RunCalls *a, const char *error) {
         uint64_t now = time_monotonic();
+        bool storing = ipc_error_is(error, "Storing");
         int r;
 
-        if (a->failing_since == 0) {
+        if (storing) {
+                if (!a->storing)
+                        log_info("anchord is storing what came with %s", a->queue[a->first].method);
+                a->failing_since = 0;
+        } else if (a->failing_since == 0) {
                 a->failing_since = now;
-                log_warning("anchord did not answer %s (%s); trying again for %u s", a->queue[a->first].method, error,
-                            GIVE_UP_USEC / 1000000);
+                log_warning("anchord did not answer %s (%s); trying again for %" PRIu64 " s", a->queue[a->first].method, error,
+                            a->patience_usec / 1000000);
         }
+        a->storing = storing;
 
         a->busy = true;
         a->retry = sd_event_source_disable_unref(a->retry);
-        if (now - a->failing_since <= GIVE_UP_USEC) {
+        if (storing || now - a->failing_since <= a->patience_usec) {
                 r = sd_event_add_time_relative(a->event, &a->retry, CLOCK_MONOTONIC, RETRY_USEC, 0, api_on_retry, a);
                 if (r >= 0)
                         return;
@@ -114,13 +112,13 @@ static void api_on_reply(IpcClient *client, const char *error, json_t *params, b
 
         if (a->n == 0)
                 return;
-        if (error && error_is_passing(error))
+        if (error && (ipc_error_is_passing(error) || ipc_error_is(error, "Storing")))
                 return api_retry_later(a, error);
 
         if (a->failing_since > 0)
                 log_info("anchord answers again");
         a->failing_since = 0;
-        a->busy = false;
+        a->busy = a->storing = false;
 
         call = a->queue[a->first];
         a->queue[a->first] = (ApiCall) { .fd = -1 };
@@ -154,7 +152,7 @@ static void api_next(RunCalls *a) {
                 api_retry_later(a, strerror(-r));
 }
 
-int run_calls_new(RunCalls **ret, sd_event *event, const char *path, RunCallsLost lost, void *userdata) {
+int run_calls_new(RunCalls **ret, sd_event *event, const char *path, uint64_t patience_usec, RunCallsLost lost, void *userdata) {
         _cleanup_(run_calls_freep) RunCalls *a = NULL;
         int r;
 
@@ -162,7 +160,7 @@ int run_calls_new(RunCalls **ret, sd_event *event, const char *path, RunCallsLos
         if (!a)
                 return -ENOMEM;
 
-        *a = (RunCalls) { .event = sd_event_ref(event), .lost = lost, .userdata = userdata };
+        *a = (RunCalls) { .event = sd_event_ref(event), .patience_usec = patience_usec, .lost = lost, .userdata = userdata };
         r = ipc_client_new(&a->client, event, path);
         if (r < 0)
                 return r;

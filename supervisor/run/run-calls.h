@@ -2,7 +2,7 @@
 #pragma once
 
 /* Calls to anchord (io.anchorhold.Run), one after the other in the order in which they were made. anchord
- * may restart meanwhile: a call that found nobody is repeated for up to a minute. */
+ * may restart meanwhile: a call that found nobody is repeated for as long as patience goes, and one that anchord works on (`Storing`) until it is done. */
 
 #include <jansson.h>
 #include <systemd/sd-event.h>
@@ -17,10 +17,10 @@ typedef struct RunCalls RunCalls;
 /* error: NULL, or the varlink error's name. `client` is there to take descriptors from. */
 typedef void (*RunReply)(RunCalls *a, IpcClient *client, const char *error, json_t *params, void *userdata);
 
-/* Called once, when a minute has passed in vain. */
+/* Called once, when patience is over. */
 typedef void (*RunCallsLost)(RunCalls *a, const char *error, void *userdata);
 
-int run_calls_new(RunCalls **ret, sd_event *event, const char *path, RunCallsLost lost, void *userdata);
+int run_calls_new(RunCalls **ret, sd_event *event, const char *path, uint64_t patience_usec, RunCallsLost lost, void *userdata);
 RunCalls *run_calls_free(RunCalls *a); /* calls no handler any more */
 DEFINE_CLEANUP(RunCalls *, run_calls_free)
 

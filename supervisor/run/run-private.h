@@ -16,6 +16,7 @@
 #define RUN_REPOSITORY "/workspace/repo"
 #define RUN_SEED "/workspace/seed.bundle"
 #define RUN_AUDIT_PATIENCE_USEC (60ULL * 1000 * 1000)
+#define RUN_ANCHORD_PATIENCE_USEC (60ULL * 1000 * 1000)
 
 /* In this order; each is entered once, but for the steps', which repeat, and any may go to STAGE_VERDICT. */
 typedef enum RunStage {

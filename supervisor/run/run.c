@@ -405,7 +405,7 @@ int run_new(Run **ret, sd_event *event, const RunConfig *config) {
         if (k < 0)
                 return k;
 
-        k = run_calls_new(&r->calls, event, config->api, run_on_calls_lost, r);
+        k = run_calls_new(&r->calls, event, config->api, config->anchord_patience_usec ?: RUN_ANCHORD_PATIENCE_USEC, run_on_calls_lost, r);
         if (k < 0)
                 return k;
 

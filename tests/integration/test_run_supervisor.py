@@ -41,7 +41,7 @@ my $rights = @handles ? pack("Q l l l*", 16 + 4 * @handles, SOL_SOCKET, 1, map {
 $rights .= "\0" x (-length($rights) % 8);
 my $header = pack("Q L x4 P Q P Q l x4", 0, 0, $iov, 1, $rights, length $rights, 0);
 syscall(46, fileno $socket, $header, 0) == length $message or die "sendmsg: $!";
-$/ = "\0"; my $reply = <$socket>; chomp $reply;
+$/ = "\0"; my $reply = <$socket>; defined $reply or die "no answer\n"; chomp $reply;
 if ($reply =~ /"error"/) { print STDERR "$reply\n"; exit 1 }
 $reply =~ s/^\{"parameters":(.*)\}$/$1/s; print "$reply\n";
 """
@@ -90,6 +90,7 @@ case $scenario in
         repo) echo result >"/tmp/result"; finish ok "" 0 /tmp/result ;;
         no-result) finish ok "" 0 ;;
         too-large) head -c 2000000 /dev/zero >/tmp/result; finish ok "" 0 /tmp/result ;;
+        large) truncate -s 1536M /tmp/result; until finish ok "" 0 /tmp/result; do sleep 0.25; done; sleep 1000 ;;
         rejected) echo rejected >/tmp/result; finish ok "" 0 /tmp/result ;;
         verify) if grep -q refuse-check <<<"$spec"; then finish failed "make check failed" 2; else finish ok "" 0; fi ;;
 esac
@@ -129,6 +130,7 @@ def make_etc(path):
     put("anchorhold/policy/workflows/stand-in.json", workflow())
     put("anchorhold/policy/workflows/stand-in-once.json", workflow(limits={**WORKFLOW["limits"], "attempts": 1}))
     put("anchorhold/policy/workflows/stand-in-refuse.json", workflow(verify=refuse, limits={**WORKFLOW["limits"], "attempts": 1}))
+    put("anchorhold/policy/workflows/stand-in-large.json", workflow(limits={**WORKFLOW["limits"], "attempts": 1, "bundle": "2G"}))
     put("anchorhold/policy/workflows/stand-in-broken.json", workflow(template=7))
     put("systemd/system/anchor-vm@.service", VM)
     for kind in ("run", "import"):
@@ -363,6 +365,29 @@ def test_repository_to_review(boot, submit_repo, seed):
     assert spec["task"] is None and spec["agent"] is None
     files = boot.run(f"cd /var/lib/anchorhold/items/{item} && cat result.bundle checked.bundle diff && cmp seed.bundle /run/seed.bundle").stdout
     assert files == "result\nchecked\ndifference\n"
+    assert_nothing_left(boot)
+
+
+def test_large_repository_to_review(boot, submit_repo):
+    """While a result is being stored anchord dies, and then the unit that sent it: it is stored all the same, once, and nothing half-made is left."""
+    item = submit_repo("large", "stand-in-large")["item"]
+    run = wait_running(boot, item)["run"]
+    folder = f"/var/lib/anchorhold/items/{item}"
+    copies = lambda: [line for line in boot.run(f"ls -A {folder}").stdout.split() if line.startswith(".result.bundle")]
+    wait_for(lambda: len(copies()) == 1, 30)
+    pid = boot.property("anchord.service", "MainPID")
+    boot.run("systemctl kill --signal=KILL anchord.service")
+    assert len(copies()) == 1, "it had been stored before anchord was killed"
+    wait_for(lambda: boot.property("anchord.service", "MainPID") not in ("0", pid) and status(boot)["ready"], 30)
+    wait_for(lambda: len(copies()) == 1, 30)
+    boot.run(f"systemctl kill --signal=KILL anchor-run@{run}.service")
+    wait_for(lambda: not boot.is_active(f"anchor-run@{run}.service") == "active", 30)
+    assert len(copies()) == 1, "it had been stored before the unit was killed"
+    shown = wait_state(boot, item, "in_review", "exhausted", seconds=120)
+    assert (shown["state"], shown["attempt"], len(shown["runs"])) == ("in_review", 1, 2), shown["reason"]
+    assert boot.run(f"cd {folder} && stat -c %s result.bundle && ls -A").stdout.split() == [str(1536 << 20), "checked.bundle", "diff", "events.jsonl", "result.bundle", "seed.bundle"]
+    records = boot.run(f"journalctl --namespace=anchorhold -o cat ANCHORHOLD_RUN={run} ANCHORHOLD_EVENT=run.started").stdout.splitlines()
+    assert len(records) == 1, records
     assert_nothing_left(boot)
 
 

@@ -30,7 +30,7 @@ typedef struct World World;
 struct World {
         sd_event *event;
         FakeAuditd auditd;
-        uint64_t auditd_patience_usec;
+        uint64_t auditd_patience_usec, anchord_patience_usec;
         IpcServer *api;
         Run *run;
 
@@ -38,6 +38,8 @@ struct World {
         json_t *spec;               /* owned */
         int seed, result;           /* owned */
         unsigned n_refused;         /* so many calls are refused as Unavailable before one is taken */
+        const char *finish_refused; /* so is Finish, `n_finish_refused` times, with this error */
+        unsigned n_finish_refused;
         const char *spec_error;
         char *calls;                /* owned: "Method {params}\n"… as they were taken */
         json_t *finish;             /* owned: its parameters */
@@ -108,6 +110,10 @@ static inline int on_api(IpcCall *call, json_t *params, void *userdata) {
                 w->n_refused--;
                 w->refused_seq = seq;
                 return ipc_call_refuse(call, "Unavailable", "restarting");
+        }
+        if (w->n_finish_refused > 0 && strcmp(method, "Finish") == 0) {
+                w->n_finish_refused--;
+                return ipc_call_refuse(call, w->finish_refused, "not yet");
         }
         /* counting up by one, and what was refused comes again under its number */
         w->seq_wrong |= seq != w->last_seq + 1;
@@ -379,7 +385,8 @@ static inline int too_long(sd_event_source *s, uint64_t usec, void *userdata) {
 /* The whole run; what the process would return. */
 static inline int drive(World *w) {
         const RunConfig config = { .id = RUN, .channel = CHANNEL_SOCKET, .qmp = QMP_SOCKET, .api = API_SOCKET, .credentials = "/run/credentials",
-                                   .audit_patience_usec = w->auditd_patience_usec ?: 1200 * 1000 };
+                                   .audit_patience_usec = w->auditd_patience_usec ?: 1200 * 1000,
+                                   .anchord_patience_usec = w->anchord_patience_usec };
 
         assert_true(sd_event_add_time_relative(w->event, NULL, CLOCK_MONOTONIC, 8000000, 0, too_long, NULL) >= 0);
         assert_int_equal(run_new(&w->run, w->event, &config), 0);

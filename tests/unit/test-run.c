@@ -304,6 +304,33 @@ static void test_anchord_away(void **state) {
         assert_true(has(w->calls, "\"seq\":2}"));
 }
 
+/* anchord stores the result for longer than patience goes, and says so: nobody gives up. Where it says nothing of the kind, somebody does. */
+static void test_storing(void **state) {
+        World *w = *state;
+
+        w->spec = parse(HEAD(LIMITS) EXEC);
+        w->exec = exec_good;
+        w->anchord_patience_usec = 300 * 1000;
+        w->finish_refused = "Storing";
+        w->n_finish_refused = 5; /* a quarter of a second each */
+        assert_int_equal(drive(w), 0);
+        assert_finish(w, "ok", "");
+        assert_int_equal(w->n_finish_refused, 0);
+}
+
+static void test_not_storing(void **state) {
+        World *w = *state;
+
+        w->spec = parse(HEAD(LIMITS) EXEC);
+        w->exec = exec_good;
+        w->anchord_patience_usec = 300 * 1000;
+        w->finish_refused = "Unavailable";
+        w->n_finish_refused = 5;
+        assert_int_equal(drive(w), 1);
+        assert_null(w->finish);
+        assert_true(w->n_finish_refused > 0);
+}
+
 static void test_no_run(void **state) {
         World *w = *state;
 
@@ -350,6 +377,8 @@ int main(void) {
                 cmocka_unit_test_setup_teardown(test_verdict_unrecorded, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_auditd_away, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_anchord_away, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_storing, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_not_storing, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_no_run, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_wrong_spec, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_wrong_credential, set_up, tear_down),

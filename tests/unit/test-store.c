@@ -110,6 +110,48 @@ static void test_two_copies(void **state) {
         }
         assert_int_equal(first.result, 0);
         assert_int_equal(second.result, 0);
+        assert_int_equal(size_of("twice"), 5 * 1024 * 1024);
+}
+
+/* The one that came first takes longer, and must not put what is old in the place of what is new. */
+static void test_last_copy_stays(void **state) {
+        _cleanup_(sd_event_unrefp) sd_event *event = NULL;
+        _cleanup_(store_freep) Store *store = NULL;
+        Copy first = {}, second = {}, other = {};
+        int fd = memfd_create("large", MFD_CLOEXEC);
+
+        assert_int_equal(ftruncate(fd, 64 * 1024 * 1024), 0);
+        assert_int_equal(sd_event_new(&event), 0);
+        assert_int_equal(store_new(&store, event, directory), 0);
+        assert_int_equal(store_copy(store, ITEM, "last", fd, UINT64_MAX, on_done_of_two, &first), 0);
+        assert_int_equal(store_copy(store, ITEM, "last", io_memfd("b", "small", 5), UINT64_MAX, on_done_of_two, &second), 0);
+        assert_int_equal(store_copy(store, ITEM, "other", io_memfd("c", "small", 5), UINT64_MAX, on_done_of_two, &other), 0);
+        while (!first.done || !second.done || !other.done) {
+                assert_true(sd_event_run(event, 1000000) >= 0);
+                assert_true(first.done || !second.done);
+        }
+        assert_int_equal(size_of("last"), 5);
+        assert_int_equal(store_remove(store, ITEM, "last"), 0);
+        assert_int_equal(store_remove(store, ITEM, "other"), 0);
+}
+
+/* What a crash left goes, what is whole stays. */
+static void test_remove_partial(void **state) {
+        static const char *const names[] = { ".result.bundle.3.new", ".diff.12.new", "result.bundle", "new", ".new" };
+        _cleanup_(sd_event_unrefp) sd_event *event = NULL;
+        _cleanup_(store_freep) Store *store = NULL;
+        _cleanup_fd_ int dir = -1;
+
+        assert_int_equal(sd_event_new(&event), 0);
+        assert_int_equal(store_new(&store, event, directory), 0);
+        dir = store_open_item(store, ITEM, true);
+        for (size_t i = 0; i < ELEMENTSOF(names); i++)
+                assert_int_equal(io_write_file_atomic(dir, names[i], "x", 1, 0600), 0);
+        assert_int_equal(store_remove_partial(store, ITEM), 0);
+        for (size_t i = 0; i < ELEMENTSOF(names); i++)
+                assert_int_equal(unlinkat(dir, names[i], 0), i < 2 ? -1 : 0);
+        assert_int_equal(store_remove_partial(store, "i000000000009"), 0);
+        assert_int_equal(store_remove_partial(store, ".."), -EINVAL);
 }
 
 typedef struct Ticker {
@@ -201,6 +243,7 @@ static void test_end_under_way(void **state) {
         _cleanup_(sd_event_unrefp) sd_event *event = NULL;
         Copy copies[8] = {};
         Store *store = NULL;
+        char name[16];
 
         assert_int_equal(sd_event_new(&event), 0);
         assert_int_equal(store_new(&store, event, directory), 0);
@@ -208,13 +251,17 @@ static void test_end_under_way(void **state) {
                 int fd = memfd_create("bundle", MFD_CLOEXEC);
 
                 assert_int_equal(ftruncate(fd, 64 * 1024 * 1024), 0);
-                assert_int_equal(store_copy(store, ITEM, "ended", fd, UINT64_MAX, on_done_of_two, &copies[i]), 0);
+                (void) snprintf(name, sizeof(name), "ended%zu", i / 2); /* of each file one goes on, one waits */
+                assert_int_equal(store_copy(store, ITEM, name, fd, UINT64_MAX, on_done_of_two, &copies[i]), 0);
         }
         store = store_free(store);
         assert_int_equal(count_temporary(), 0);
         for (size_t i = 0; i < ELEMENTSOF(copies); i++)
                 assert_false(copies[i].done);
-        assert_true(size_of("ended") == -1 || size_of("ended") == 64 * 1024 * 1024);
+        for (size_t i = 0; i < ELEMENTSOF(copies) / 2; i++) {
+                (void) snprintf(name, sizeof(name), "ended%zu", i);
+                assert_true(size_of(name) == -1 || size_of(name) == 64 * 1024 * 1024);
+        }
 }
 
 static void test_what_is_no_file(void **state) {
@@ -352,6 +399,8 @@ int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_copies),
                 cmocka_unit_test(test_two_copies),
+                cmocka_unit_test(test_last_copy_stays),
+                cmocka_unit_test(test_remove_partial),
                 cmocka_unit_test(test_loop_goes_on),
                 cmocka_unit_test(test_many_copies),
                 cmocka_unit_test(test_end_under_way),
