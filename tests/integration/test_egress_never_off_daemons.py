@@ -42,7 +42,7 @@ DAEMONS = {
 def test_deny_all_without_a_daemon(host, live, what):
     take, named = DAEMONS[what]
     # anchord, too, has seen that it is back since the last one: what it never missed it cannot miss again
-    wait_for(lambda: set(json.loads(host.anchorctl("status", "--json=short").stdout)["enforcers"].values()) == {"ok"}, 15)
+    wait_for(host.is_enforced, 15)
     before, begin = len(live.show()["notes"]), time.monotonic()       # newest first
     give = take(host)
     try:

@@ -36,7 +36,7 @@ class Machine:
         subprocess.run([TOP / "image/boot", "--container", "--keep", "--name", self.name, *more], check=True, capture_output=True, timeout=180,
                        stdin=subprocess.DEVNULL)
         self.host = hosting.Host(self.name)
-        wait_for(lambda: status(self.host)["ready"])
+        wait_for(lambda: self.host.status(user=None).get("ready"))
         return self.host
 
     def install(self):
@@ -47,10 +47,6 @@ class Machine:
             state = self.host.state
             self.host.stop()
             shutil.rmtree(state, ignore_errors=True)
-
-
-def status(host):
-    return json.loads(host.anchorctl("status", "--json=short", user=None).stdout)
 
 
 def report(host, *args):
@@ -198,7 +194,7 @@ def test_lost_tpm(restored):
     restored.seal_credential("openai", "sk-the-other-value")
     restored.run("rm /var/lib/systemd/credential.secret")
     restored.systemctl("restart", "anchor-secretd.service", check=False)
-    wait_for(lambda: status(restored)["enforcers"]["secretd"] != "ok")
+    wait_for(lambda: restored.status(user=None)["enforcers"]["secretd"] != "ok")
     told = restored.anchorctl("doctor", check=False)
     assert told.returncode == 1 and "secretd" in told.stdout
     item = restored.anchorctl("submit", "--workflow", "exec", "--", "true").stdout.strip()

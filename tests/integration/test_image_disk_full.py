@@ -60,13 +60,8 @@ def whole(host):
     assert host.systemctl("--failed", "--no-legend", "--plain").stdout == ""
 
 
-def status(host):
-    answer = host.anchorctl("status", "--json=short", check=False)
-    return json.loads(answer.stdout) if answer.returncode == 0 else {}
-
-
 def is_well(host):
-    now = status(host)
+    now = host.status()
     return now.get("ready") and not now["space"]["low"] and set(now["enforcers"].values()) == {"ok"} and now["audit_waiting"] == 0
 
 
@@ -83,7 +78,7 @@ def free(host):
 def test_nothing_is_leased(host):
     """The reserve is reached long before the last byte, and what waits goes on by itself."""
     host.run(f"head -c $(( $(df -B1 --output=avail {SMALL} | tail -n 1) - 6291456 )) /dev/zero >{SMALL}/fill")
-    wait_for(lambda: status(host)["space"]["low"])
+    wait_for(lambda: host.status()["space"]["low"])
     waits = host.anchorctl("submit", "--workflow", "small", "--", "true").stdout.strip()
     assert host.show(waits)["state"] == "queued" and "8 are kept in reserve" in host.show(waits)["space"]
     free(host)
@@ -160,7 +155,7 @@ def test_a_run_goes_on_and_ends_once(host):
     fill(host)
     wait_for(lambda: vm_is_gone(host, live.run))
     free(host)
-    wait_for(lambda: is_well(host) and not status(host)["runs"], 90)
+    wait_for(lambda: is_well(host) and not host.status()["runs"], 90)
     ended = host.show(item)
     assert ended["state"] == "exhausted" and [run["outcome"] for run in ended["runs"]] == ["failed"], ended
     live.process.kill()
@@ -173,5 +168,5 @@ def test_a_guest_that_fills_the_disk_is_told(host):
     fill(host)
     wait_for(lambda: vm_is_gone(host, live.run), 150)
     free(host)
-    wait_for(lambda: is_well(host) and not status(host)["runs"], 90)
+    wait_for(lambda: is_well(host) and not host.status()["runs"], 90)
     assert "written" not in live.rest()

@@ -102,15 +102,11 @@ def twice(site, tmp_path_factory):
     shutil.rmtree(state, ignore_errors=True)
 
 
-def status(host):
-    return json.loads(host.anchorctl("status", "--json=short", user=None).stdout)
-
-
 def test_what_it_was_told_holds(twice, site):
     host = twice.host
     host.run(["anchorctl", "policy", "check"])
     assert json.loads(host.run("cat /etc/anchorhold/host.json").stdout) == HOST
-    assert status(host)["accelerator"]["configured"] == "tcg"
+    assert host.status(user=None)["accelerator"]["configured"] == "tcg"
     assert "names a resolver" not in host.journal("-u", "anchor-egressd.service")
     assert host.run("cat /etc/anchorhold/upstream-ca.d/provisioned.pem").stdout == (site / "ca.pem").read_text()
     assert host.run("stat -c %U:%a /etc/anchorhold/authority.json").stdout == "root:644\n"
@@ -124,10 +120,10 @@ def test_authority_is_the_one_that_it_was_told(twice):
 
 
 def test_template_by_the_key_that_it_was_told_is_trusted(twice):
-    assert status(twice.host)["templates"]["base"] is not None
+    assert twice.host.status(user=None)["templates"]["base"] is not None
     # the control: without that key nobody has signed it
     twice.host.run("mv /etc/anchorhold/keys/provisioned-1.pem /root/")
-    assert status(twice.host)["templates"]["base"] is None
+    assert twice.host.status(user=None)["templates"]["base"] is None
     twice.host.run("mv /root/provisioned-1.pem /etc/anchorhold/keys/")
 
 
@@ -136,7 +132,7 @@ def test_second_boot_changes_nothing_but_what_is_named(twice):
     twice.look()
     twice.host.stop()
     host = twice.boot("--forget")
-    wait_for(lambda: status(host)["ready"])
+    wait_for(lambda: host.status(user=None).get("ready"))
     twice.look()
     first, second = twice.seen
     changed = {path for path in first.keys() | second.keys() if first.get(path) != second.get(path)}

@@ -28,13 +28,9 @@ def host(tmp_path_factory, repository):
     booted = hosting.start_boot(f"check-{os.getpid()}-space", "--fresh", "--etc", etc)
     booted.run("install -d -o operator -g operator /var/home/operator")
     booted.copy_in(repository, hosting.REPOSITORY)
-    wait_for(lambda: status(booted)["ready"])
+    wait_for(lambda: booted.status().get("ready"))
     yield booted
     booted.stop()
-
-
-def status(host):
-    return json.loads(host.anchorctl("status", "--json=short").stdout)
 
 
 def limit(host, **space):
@@ -44,7 +40,7 @@ def limit(host, **space):
 
 
 def events(host, name):
-    wait_for(lambda: status(host)["audit_waiting"] == 0)
+    wait_for(lambda: host.status()["audit_waiting"] == 0)
     lines = host.run(["journalctl", "--namespace=anchorhold", "-b", "-o", "json", f"ANCHORHOLD_EVENT={name}"]).stdout.splitlines()
     return [(json.loads(line)["ANCHORHOLD_ACTOR"], json.loads(json.loads(line)["ANCHORHOLD_DATA"])) for line in lines]
 
@@ -80,11 +76,11 @@ def ended(host, reviewed):
 # ---- the reserve ----
 
 def test_below_the_reserve_nothing_is_leased(host):
-    assert not status(host)["space"]["low"] and host.exec_run("true").returncode == 0      # the control, before
+    assert not host.status()["space"]["low"] and host.exec_run("true").returncode == 0      # the control, before
     limit(host, reserve={"size": "1000T"})
     items = [submit(host, "true"), submit(host, "true")]
-    wait_for(lambda: status(host)["space"]["low"])
-    space = status(host)["space"]
+    wait_for(lambda: host.status()["space"]["low"])
+    space = host.status()["space"]
     assert space["reserve"] == 1000 << 40 and 0 < space["free"] < space["total"] < space["reserve"]
 
     free = f"{space['total'] >> 20} MiB are free in /var/lib/anchorhold/"
@@ -97,7 +93,7 @@ def test_below_the_reserve_nothing_is_leased(host):
 
     # looked at every two seconds, and by two lives of anchord: recorded once
     host.systemctl("restart", "anchord.service")
-    wait_for(lambda: status(host)["ready"] and status(host)["space"]["low"])
+    wait_for(lambda: host.status().get("ready") and host.status()["space"]["low"])
     assert {host.show(item)["state"] for item in items} == {"queued"}
     (actor, told), = events(host, "space.low")
     assert told["reserve"] == 1000 << 40 and 0 < told["free"] < told["total"]
@@ -185,7 +181,7 @@ def test_a_vacuumed_log_verifies(host):
     host.run(["anchorctl", "audit", "verify"])
     host.run("journalctl --namespace=anchorhold --rotate")
     assert host.exec_run("true").returncode == 0
-    wait_for(lambda: status(host)["audit_waiting"] == 0)
+    wait_for(lambda: host.status()["audit_waiting"] == 0)
     host.run("journalctl --namespace=anchorhold --rotate && journalctl --namespace=anchorhold --vacuum-files=2")
     said = host.run(["anchorctl", "audit", "verify"]).stdout
     assert "vacuumed, as a checkpoint confirms" in said

@@ -23,13 +23,9 @@ def host(tmp_path_factory):
     (etc / "sysusers.d").mkdir()
     (etc / "sysusers.d/test-users.conf").write_text(hosting.USERS)
     booted = hosting.start_boot("check-state", "--fresh", "--etc", etc)
-    wait_for(lambda: status(booted)["ready"])
+    wait_for(lambda: booted.status().get("ready"))
     yield booted
     booted.stop()
-
-
-def status(host):
-    return json.loads(host.anchorctl("status", "--json=short").stdout)
 
 
 def change_ledger(host, *statements):
@@ -44,8 +40,8 @@ def change_ledger(host, *statements):
 
 def start(host):
     host.start_daemon("anchord")
-    wait_for(lambda: status(host)["ready"])
-    return status(host)["site_policy"]
+    wait_for(lambda: host.status().get("ready"))
+    return host.status()["site_policy"]
 
 
 def edit(host, runs):
@@ -63,7 +59,7 @@ def test_what_a_newer_image_added_is_no_hindrance(host):
                   "INSERT INTO addition VALUES (99, 0)",
                   "INSERT INTO outbox (event, actor, data, time_usec) VALUES ('newer.event', 'anchord', '{\"what\":\"nobody knows\"}', 0)")
     start(host)
-    wait_for(lambda: status(host)["audit_waiting"] == 0)
+    wait_for(lambda: host.status()["audit_waiting"] == 0)
     (_, told), = events(host, "image.newer")
     assert told["event"] == "newer.event" and told["data"]["what"] == "nobody knows"
     assert host.exec_run("true").returncode == 0
@@ -91,7 +87,7 @@ def test_item_of_another_image_is_worked_on_with_the_template_that_is_here(host)
     change_ledger(host, f"UPDATE item SET template_digest = '{64 * '0'}', revision = revision + 1 WHERE id = '{item}'")
     start(host)
     host.anchorctl("host", "undrain")
-    wait_for(lambda: host.show(item)["state"] == "closed" and status(host)["audit_waiting"] == 0)
+    wait_for(lambda: host.show(item)["state"] == "closed" and host.status()["audit_waiting"] == 0)
     assert host.show(item)["template_digest"] == here
     (_, said), = events(host, "item.template")
     assert (said["digest"], said["previous"]) == (here, 64 * "0")
@@ -106,12 +102,12 @@ def test_operator_changes_policy_and_images_are_replaced_without_a_question(host
 
 
 def test_policy_that_a_rollback_brings_back_waits_for_an_operator(host):
-    held = status(host)["site_policy"]["digest"]
+    held = host.status()["site_policy"]["digest"]
     change_ledger(host, f"UPDATE site SET deployment = '{BEFORE}'")
     edit(host, 3)
     site = start(host)
     assert site["waits"] and site["previous"] == held != site["digest"]
-    wait_for(lambda: status(host)["audit_waiting"] == 0)
+    wait_for(lambda: host.status()["audit_waiting"] == 0)
     actor, said = events(host, "policy.waits")[-1]
     assert actor == "anchord" and said["digest"] == site["digest"] and said["previous"] == held
 
@@ -126,11 +122,11 @@ def test_policy_that_a_rollback_brings_back_waits_for_an_operator(host):
     assert host.anchorctl("policy", "accept", user="stranger", check=False).returncode == 3
     other = host.anchorctl("policy", "accept", held, check=False)
     assert other.returncode == 5 and "another one" in other.stderr
-    assert host.show(item)["state"] == "queued" and status(host)["site_policy"]["waits"]
+    assert host.show(item)["state"] == "queued" and host.status()["site_policy"]["waits"]
 
     host.anchorctl("policy", "accept", site["digest"])
-    wait_for(lambda: host.show(item)["state"] == "closed" and status(host)["audit_waiting"] == 0)
-    assert not status(host)["site_policy"]["waits"]
+    wait_for(lambda: host.show(item)["state"] == "closed" and host.status()["audit_waiting"] == 0)
+    assert not host.status()["site_policy"]["waits"]
     actor, said = events(host, "policy.accepted")[-1]
     assert actor == f"uid {host.run('id -u operator').stdout.strip()}" and said["digest"] == site["digest"] and said["previous"] == held
 

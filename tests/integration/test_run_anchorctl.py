@@ -273,7 +273,7 @@ def test_doctor_and_status(host):
         assert "anchor-secretd.socket is inactive" in done.stdout
     finally:
         host.systemctl("start", "anchor-secretd.socket", "anchor-secretd-api.socket")
-    wait_for(lambda: set(json.loads(host.anchorctl("status", "--json=short").stdout)["enforcers"].values()) == {"ok"})
+    wait_for(host.is_enforced)
 
 
 def test_policy_log_and_audit(host):

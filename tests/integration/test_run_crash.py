@@ -208,6 +208,7 @@ START = {"stopped": lambda host, name: host.start_daemon(name),
 
 @pytest.mark.parametrize("name, how", [("egressd", "stopped"), ("egressd", "frozen"), ("auditd", "stopped"), ("auditd", "frozen")])
 def test_enforcer_gone_cuts_and_says_so(host, live, name, how):
+    wait_for(host.is_enforced)              # what was taken away before is back, to anchord as well
     live.await_line("^open ", time.monotonic())
     notes = len(live.show()["notes"])       # newest first
     new = lambda kind: [note["text"] for note in live.show()["notes"][:-notes or None] if note["kind"] == kind and name in note["text"]]
@@ -274,7 +275,7 @@ def test_all_stopped_and_held(host, before, runs):
 
 
 def bpf_state(host):
-    return json.loads(host.anchorctl("status", "--json=short").stdout)["enforcers"]["bpf"]
+    return host.status()["enforcers"]["bpf"]
 
 
 def test_no_run_starts_without_a_program(host, before, runs):

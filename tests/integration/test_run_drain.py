@@ -1,17 +1,12 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Draining a host, with real runs: what ends in time ends, what does not is handed back, nothing begins meanwhile."""
 
-import json
 import time
 
 import pytest
 
 from liverun import LiveRun
 from waiting import wait_for
-
-
-def status(host):
-    return json.loads(host.anchorctl("status", "--json=short").stdout)
 
 
 @pytest.fixture(scope="module")
@@ -33,8 +28,8 @@ def runs(host):
 def drained(host, runs):
     """The drain, a third item that is submitted during it, and how the first two ended."""
     drain = host.popen(["anchorctl", "host", "drain", "--within=20s", "--reason=a test"], user="operator", stdout=-1, stderr=-1, text=True)
-    wait_for(lambda: status(host)["drain"])
-    during = status(host)
+    wait_for(lambda: host.status()["drain"])
+    during = host.status()
     third = host.anchorctl("submit", "--workflow", "exec", "--", "true").stdout.strip()
     out = drain.communicate(timeout=90)
     return during, third, drain.returncode, "".join(out)
@@ -53,7 +48,7 @@ def test_what_does_not_end_is_handed_back(host, runs, drained):
     item = host.show(runs[3])
     assert (item["state"], item["attempt"]) == ("queued", 1)
     assert "handed back" in item["reason"]
-    assert status(host)["runs"] == []
+    assert host.status()["runs"] == []
     assert host.run("systemctl list-units --no-legend --plain 'anchor-*@*' 'anchorhold-runs-*.slice'").stdout == ""
 
 
@@ -61,8 +56,8 @@ def test_nothing_begins_on_a_drained_host(host, runs, drained):
     third = drained[1]
     assert host.show(third)["state"] == "queued"
     host.run("systemctl restart anchord.service")
-    wait_for(lambda: status(host)["ready"])
-    assert status(host)["drain"]["reason"] == "a test"
+    wait_for(lambda: host.status().get("ready"))
+    assert host.status()["drain"]["reason"] == "a test"
     time.sleep(3)
     assert host.show(third)["state"] == "queued"
     assert "drained" in host.anchorctl("list").stderr + host.anchorctl("list").stdout
@@ -81,4 +76,4 @@ def test_undrain_leases_again(host, runs, drained):
 
 def test_only_operators_drain(host, drained):
     refused = host.anchorctl("host", "drain", "--within=0s", user="stranger", check=False)
-    assert refused.returncode == 3 and status(host)["drain"] is None
+    assert refused.returncode == 3 and host.status()["drain"] is None

@@ -378,7 +378,7 @@ def real(tmp_path_factory):
 
     booted = hosting.start_boot(f"check-{os.getpid()}-import", "--fresh", "--etc", etc)
     try:
-        supervisor.wait_for(lambda: supervisor.status(booted)["ready"] and set(supervisor.status(booted)["enforcers"].values()) == {"ok"}, 30,
+        supervisor.wait_for(lambda: supervisor.status(booted).get("ready") and set(supervisor.status(booted)["enforcers"].values()) == {"ok"}, 30,
                             lambda: booted.journal("-u", "anchor*"))
         booted.write("/run/seed.bundle", (folder / "seed.bundle").read_bytes())
         yield booted, repo, commits

@@ -146,7 +146,7 @@ def make_etc(path):
 def boot(tmp_path_factory):
     booted = hosting.start_boot(f"check-{os.getpid()}-supervisor", "--fresh", "--etc", make_etc(tmp_path_factory.mktemp("etc")))
     try:
-        wait_for(lambda: status(booted)["ready"] and set(status(booted)["enforcers"].values()) == {"ok"}, 30,
+        wait_for(lambda: status(booted).get("ready") and set(status(booted)["enforcers"].values()) == {"ok"}, 30,
                  lambda: booted.journal("-u", "anchor*"))
         yield booted
     finally:

@@ -127,6 +127,15 @@ class Host:
     def show(self, item):
         return json.loads(self.anchorctl("show", item, "--json=short").stdout)
 
+    def status(self, user="operator"):
+        """What the supervisor says of itself; empty while it does not answer."""
+        answer = self.anchorctl("status", "--json=short", check=False, user=user)
+        return json.loads(answer.stdout) if answer.returncode == 0 else {}
+
+    def is_enforced(self):
+        """Whether the supervisor has heard from every enforcer and misses none: what it misses already it does not report anew."""
+        return set(self.status().get("enforcers", {}).values()) == {"ok"}
+
     def items(self):
         """All work items, newest first."""
         return json.loads(self.anchorctl("list", "--all", "--json=short").stdout)[::-1]
