@@ -93,8 +93,6 @@ static const char *status_text(unsigned status) {
                 return "Unprocessable Content";
         case 429:
                 return "Too Many Requests";
-        case 431:
-                return "Request Header Fields Too Large";
         case 502:
                 return "Bad Gateway";
         case 503:
@@ -257,7 +255,7 @@ static int head_step(Exchange *x) {
                                           &event, &body, &body_size);
 
                 if (rc == -EMSGSIZE)
-                        return exchange_deny(x, 431, "head-too-large", NULL, http_reader_error(x->requests));
+                        return exchange_deny(x, 400, "head-too-large", NULL, http_reader_error(x->requests));
                 if (rc == -EBADMSG)
                         return exchange_deny(x, 400, "bad-request", NULL, http_reader_error(x->requests));
                 if (rc < 0)

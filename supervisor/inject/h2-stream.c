@@ -399,7 +399,7 @@ int h2_stream_judge(H2Stream *s, bool ended) {
         s->up.over = ended;
         r = h2_head_build_request(&s->head, ended);
         if (r == -EMSGSIZE)
-                return h2_stream_deny(s, 431, "head-too-large", NULL, s->head.error);
+                return h2_stream_deny(s, 400, "head-too-large", NULL, s->head.error);
         if (r == -EBADMSG)
                 return h2_stream_deny(s, 400, "bad-request", NULL, s->head.error);
         if (r < 0)

@@ -101,6 +101,19 @@ static const InjectCredential *nth_foreign_credential(const Request *q, size_t n
         return NULL;
 }
 
+/* What stands compressed in the body, as much of it as can be known by now. */
+static int search_opened(Request *q, const void *data, size_t size, bool last, Refusal *ret) {
+        const char *sentinels[RUN_CREDENTIALS_MAX];
+        size_t n = 0, number = 0;
+        int r;
+
+        for (size_t i = 0; i < q->context->n_credentials; i++)
+                if (!inject_credential_covers_host(&q->context->credentials[i], q->name, q->port))
+                        sentinels[n++] = q->context->credentials[i].source->sentinel;
+        r = tripwire_gzip_feed(&q->opened, sentinels, n, data, size, last, &number);
+        return r <= 0 ? r : request_misuse(q, nth_foreign_credential(q, number), "body", ret);
+}
+
 /* Nothing leaves before it was searched for sentinels of other hosts. */
 int request_feed_body(Request *q, const void *data, size_t size, bool last, Buffer *out, Refusal *ret) {
         Buffer scratch = {};
@@ -119,8 +132,10 @@ int request_feed_body(Request *q, const void *data, size_t size, bool last, Buff
                 if (masker_hits(q->tripwire) > 0)
                         r = request_misuse(q, nth_foreign_credential(q, masker_last(q->tripwire)), "body", ret);
                 else
-                        r = buffer_append(out, buffer_data(&scratch), buffer_size(&scratch));
+                        r = search_opened(q, data, size, last, ret);
         }
+        if (r == 0)
+                r = buffer_append(out, buffer_data(&scratch), buffer_size(&scratch));
         buffer_done(&scratch);
         return r;
 }

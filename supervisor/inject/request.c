@@ -508,6 +508,7 @@ void request_finish(Request *q, bool complete) {
         request_cancel(q);
         request_report_usage(q, complete);
         q->gunzip = gunzip_free(q->gunzip);
+        tripwire_gzip_done(&q->opened);
         request_release(q);
         drop_held(q);
         q->plan = (SubstitutePlan) {};

@@ -12,6 +12,7 @@
 #include "inject/http-message.h"
 #include "inject/mask.h"
 #include "inject/substitute.h"
+#include "inject/tripwire-api.h"
 #include "inject/usage.h"
 #include "inject/websocket.h"
 
@@ -62,6 +63,7 @@ typedef struct Request {
         Buffer held_encoded;      /* as it came, if it was decoded */
         BodyRewrite rewrite;      /* and where it changes */
         Masker *mask, *tripwire;  /* owned; the first works on the answer, the second finds sentinels in the request's body */
+        TripwireGzip opened;      /* and in what that stands for */
         Gunzip *gunzip;           /* owned; NULL unless the answer is encoded */
         UsageReader *usage;       /* owned; NULL unless this is a model call */
         const InjectCredential *metered; /* borrowed; whose provider it is */

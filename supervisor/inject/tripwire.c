@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "inject/decode.h"
-#include "inject/mask.h"
 
 /* ---- heads ---- */
 
@@ -98,21 +97,31 @@ ssize_t tripwire_find_in_head(const char *head, size_t size, const char *const *
 
 struct Tripwire {
         Masker *masker; /* owned */
+        const char *const *sentinels; /* borrowed */
+        size_t n_sentinels;
+        TripwireGzip gzip;
 };
 
-int tripwire_new(Tripwire **ret, const char *const *sentinels, size_t n_sentinels) {
-        _cleanup_(tripwire_freep) Tripwire *t = NULL;
+static int make_masker(Masker **ret, const char *const *sentinels, size_t n_sentinels) {
         MaskPair pairs[MASK_PAIRS_MAX];
-        int r;
 
         if (n_sentinels > MASK_PAIRS_MAX)
                 return -E2BIG;
+        for (size_t i = 0; i < n_sentinels; i++)
+                pairs[i] = (MaskPair) { sentinels[i], strlen(sentinels[i]), "", 0 };
+        return masker_new(ret, pairs, n_sentinels);
+}
+
+int tripwire_new(Tripwire **ret, const char *const *sentinels, size_t n_sentinels) {
+        _cleanup_(tripwire_freep) Tripwire *t = NULL;
+        int r;
+
         t = calloc(1, sizeof(*t));
         if (!t)
                 return -ENOMEM;
-        for (size_t i = 0; i < n_sentinels; i++)
-                pairs[i] = (MaskPair) { sentinels[i], strlen(sentinels[i]), "", 0 };
-        r = masker_new(&t->masker, pairs, n_sentinels);
+        t->sentinels = sentinels;
+        t->n_sentinels = n_sentinels;
+        r = make_masker(&t->masker, sentinels, n_sentinels);
         if (r < 0)
                 return r;
         *ret = TAKE_PTR(t);
@@ -122,25 +131,83 @@ int tripwire_new(Tripwire **ret, const char *const *sentinels, size_t n_sentinel
 Tripwire *tripwire_free(Tripwire *t) {
         if (!t)
                 return NULL;
+        tripwire_gzip_done(&t->gzip);
         masker_free(t->masker);
         free(t);
         return NULL;
 }
 
-int tripwire_feed(Tripwire *t, const void *data, size_t size, bool last, size_t *ret) {
-        uint64_t before = masker_hits(t->masker);
+static int search(Masker *m, const void *data, size_t size, bool last, size_t *ret) {
+        uint64_t before = masker_hits(m);
         Buffer passed = {};
         int r;
 
-        r = masker_feed(t->masker, data, size, &passed);
+        r = masker_feed(m, data, size, &passed);
         if (r >= 0 && last)
-                r = masker_finish(t->masker, &passed);
+                r = masker_finish(m, &passed);
         buffer_done(&passed);
         if (r < 0)
                 return r;
-        if (masker_hits(t->masker) > before) {
-                *ret = masker_last(t->masker);
+        if (masker_hits(m) > before) {
+                *ret = masker_last(m);
                 return 1;
         }
-        return masker_has_pending(t->masker, ret);
+        return masker_has_pending(m, ret);
+}
+
+int tripwire_feed(Tripwire *t, const void *data, size_t size, bool last, size_t *ret) {
+        int r = search(t->masker, data, size, last, ret);
+
+        return r != 0 ? r : tripwire_gzip_feed(&t->gzip, t->sentinels, t->n_sentinels, data, size, last, ret);
+}
+
+/* ---- what stands in gzip ---- */
+
+void tripwire_gzip_done(TripwireGzip *g) {
+        gunzip_free(g->gunzip);
+        masker_free(g->text);
+        *g = (TripwireGzip) {};
+}
+
+static int begin_gzip(TripwireGzip *g, const char *const *sentinels, size_t n_sentinels, const uint8_t *data) {
+        int r;
+
+        g->begun = true;
+        if (data[0] != 0x1f || n_sentinels == 0)
+                return 0;
+        r = gunzip_new(&g->gunzip);
+        return r < 0 ? r : make_masker(&g->text, sentinels, n_sentinels);
+}
+
+/* A piece that is small enough for a bomb to be noticed before it has swollen far. What cannot be opened is left alone from there on. */
+static int open_piece(TripwireGzip *g, const uint8_t *data, size_t size, size_t *ret) {
+        Buffer opened = {};
+        int r, found;
+
+        r = gunzip_feed(g->gunzip, data, size, &opened);
+        g->n_opened += buffer_size(&opened);
+        found = r == -ENOMEM ? r : search(g->text, buffer_data(&opened), buffer_size(&opened), false, ret);
+        buffer_done(&opened);
+        if (r < 0 || g->n_opened > TRIPWIRE_OPENED_MAX)
+                g->gunzip = gunzip_free(g->gunzip);
+        return found;
+}
+
+int tripwire_gzip_feed(TripwireGzip *g, const char *const *sentinels, size_t n_sentinels, const void *data, size_t size, bool last, size_t *ret) {
+        enum { PIECE = 1024 };
+        const uint8_t *p = data;
+        int r = 0;
+
+        if (!g->begun && size > 0)
+                r = begin_gzip(g, sentinels, n_sentinels, p);
+        while (r == 0 && g->gunzip && size > 0) {
+                size_t n = size < PIECE ? size : PIECE;
+
+                r = open_piece(g, p, n, ret);
+                p += n;
+                size -= n;
+        }
+        if (last)
+                tripwire_gzip_done(g);
+        return r;
 }

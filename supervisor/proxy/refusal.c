@@ -18,7 +18,7 @@ static const Status statuses[] = {
         { "fronting",       421, "Misdirected Request" },
         { "malformed",      400, "Bad Request" },
         { "timeout",        408, "Request Timeout" },
-        { "too-large",      431, "Request Header Fields Too Large" },
+        { "too-large",      400, "Bad Request" },
         { "resolve-failed", 502, "Bad Gateway" },
         { "unreachable",    502, "Bad Gateway" },
         { "unavailable",    503, "Service Unavailable" },

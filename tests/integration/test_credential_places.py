@@ -68,6 +68,8 @@ ask misuse-body -d "note=$TOKEN" $e/echo
 ask misuse-body-percent -d "note=%67hp%5F${TOKEN#ghp_}" $e/echo
 ask misuse-body-json -H "$json" -d "{\"note\":\"\u0067hp_${TOKEN#ghp_}\"}" $e/echo
 ask misuse-body-base64 -d "note=$(printf 'x%s' "$TOKEN" | base64 -w0)" $e/echo
+printf 'note=%s' "$TOKEN" | gzip | ask misuse-body-gzip -H 'content-encoding: gzip' --data-binary @- $e/echo
+(printf 'note=%s ' "${TOKEN%?}"; head -c 3000000 /dev/zero) | gzip -n | ask gzip-control -H 'content-encoding: gzip' --data-binary @- $e/echo
 ask misuse-other-host -H "x-token: $LOGIN" $w/v1/x
 ask misuse-other-place -H "x-other: $TOKEN" $w/v1/x
 ask misuse-query-path "$l/feeds?key=$LOGIN"
@@ -103,6 +105,8 @@ ask clear-base64 "$c/?q=$(printf 'xy%s' "$TOKEN" | base64 -w0)"
 ask clear-proxy -x http://10.255.255.1:3128 -H "x-token: $LOGIN" $c/
 ask clear-body -d "note=$TOKEN" $c/echo
 ask clear-body-json -H "$json" -d "{\"note\":\"\u0067hp_${TOKEN#ghp_}\"}" $c/echo
+(head -c 3000000 /dev/zero; printf 'note=%s' "$TOKEN") | gzip | ask clear-body-gzip --data-binary @- $c/echo
+printf 'note=%s' "${TOKEN%?}" | gzip | ask clear-gzip-control --data-binary @- $c/echo
 (head -c 3000000 /dev/zero | tr '\0' x; printf ' %s' "$LOGIN") | ask clear-body-deep -H 'content-type: text/plain' --data-binary @- $c/echo
 python3 - <<'X'
 # in a second request on a connection, in pieces, each in a chunk of its own
@@ -220,7 +224,7 @@ def test_gzip_body_is_opened_and_closed_again(ran):
 @pytest.mark.parametrize("name, status, reason", [
     *((name, "403", "credential-misuse") for name in (
         "misuse-header", "misuse-basic", "misuse-path", "misuse-percent", "misuse-base64", "misuse-body", "misuse-body-percent", "misuse-body-json",
-        "misuse-body-base64", "misuse-other-host", "misuse-other-place", "misuse-query-path", "misuse-json-elsewhere", "misuse-form-elsewhere")),
+        "misuse-body-base64", "misuse-body-gzip", "misuse-other-host", "misuse-other-place", "misuse-query-path", "misuse-json-elsewhere", "misuse-form-elsewhere")),
     *((name, "403", "foreign-credential") for name in ("foreign", "foreign-basic", "foreign-json", "foreign-query")),
     ("scope", "403", "credential-scope"),
     *((name, "403", "credential-misuse") for name in ("misuse-gzip", "misuse-gzip-other")),
@@ -236,7 +240,7 @@ def test_refused(ran, name, status, reason):
     assert name not in ran.origin or (name.startswith("misuse-body") and ran.origin[name]["body"] == "")
 
 
-CLEAR = ("clear-header", "clear-own-host", "clear-basic", "clear-percent", "clear-base64", "clear-proxy", "clear-body", "clear-body-json", "clear-body-deep", "clear-pieces")
+CLEAR = ("clear-header", "clear-own-host", "clear-basic", "clear-percent", "clear-base64", "clear-proxy", "clear-body", "clear-body-json", "clear-body-gzip", "clear-body-deep", "clear-pieces")
 
 
 @pytest.mark.parametrize("name", CLEAR)
@@ -249,7 +253,8 @@ def test_blocked_in_cleartext(ran, name):
 
 
 def test_the_same_without_a_sentinel(ran):
-    assert [ran.status[name] for name in ("clear-control", "clear-pieces-control", "clear-proxy-control")] == ["200"] * 3
+    assert [ran.status[name] for name in ("clear-control", "clear-pieces-control", "clear-proxy-control", "clear-gzip-control", "gzip-control")] == ["200"] * 5
+    assert gzip.decompress(ran.origin["gzip-control"]["body"].encode("latin-1")) == f"note={ran.sentinel['TOKEN'][:-1]} ".encode() + bytes(3000000)
     assert ran.origin["clear-control"]["body"] == "note=" + ran.sentinel["TOKEN"][:-1]
     assert ran.web == ["clear-pieces-control"]
 

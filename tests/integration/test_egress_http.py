@@ -175,7 +175,7 @@ def test_deny_ambiguous_heads(run, www, world, head, first):
 
 def test_too_large_a_head(run, www):
     answer = run.call(converse, www, [request("/", fields=f"X: {'y' * 20000}\r\n")], 8081, False)
-    assert answer.startswith((b"HTTP/1.1 431 ", b"HTTP/1.1 403 ")), answer[:100]
+    assert answer.startswith((b"HTTP/1.1 400 ", b"HTTP/1.1 403 ")), answer[:100]
     assert run.call(converse, www, [request("/", fields=f"X: {'y' * 8000}\r\nConnection: close\r\n")], 8081, False).startswith(b"HTTP/1.1 200 ")
 
 

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include <cmocka.h>
+#include <zlib.h>
 
 #include "inject/tripwire-api.h"
 
@@ -73,6 +74,99 @@ static void test_streams_without(void **state) {
         assert_int_equal(number, 1);
 }
 
+/* As gzip does: one member. */
+static size_t compress_text(const void *text, size_t size, uint8_t *to, size_t max) {
+        z_stream z = { .next_in = (Bytef *) text, .avail_in = (uInt) size, .next_out = to, .avail_out = (uInt) max };
+
+        assert_int_equal(deflateInit2(&z, 6, Z_DEFLATED, 16 + MAX_WBITS, 8, Z_DEFAULT_STRATEGY), Z_OK);
+        assert_int_equal(deflate(&z, Z_FINISH), Z_STREAM_END);
+        assert_int_equal(deflateEnd(&z), Z_OK);
+        return max - z.avail_out;
+}
+
+static int feed_all(Tripwire *t, const uint8_t *data, size_t size, size_t piece, size_t *ret) {
+        for (size_t at = 0; at < size; at += piece) {
+                size_t n = size - at < piece ? size - at : piece;
+                int r = tripwire_feed(t, data + at, n, at + n == size, ret);
+
+                if (r != 0)
+                        return r;
+        }
+        return 0;
+}
+
+/* However it is cut; one stream after the other on one wire; of the text in it, and of its second member. */
+static void test_gzip(void **state) {
+        static const char *const texts[] = { "note=" TOKEN " and more", "note=ghp_zyxwvutsrqponmlkjihgfedcba987654321_", "bWU6c2stdGVzdC0wMTIzNDU2Nzg5YWJjZGVmQUJDREVGeHl6" };
+        static const int found[] = { 1, 0, 1 };
+        uint8_t data[1024];
+
+        for (size_t piece = 1; piece < 100; piece++)
+                for (size_t i = 0; i < 3; i++) {
+                        _cleanup_(tripwire_freep) Tripwire *t = NULL;
+                        size_t number = 99, n;
+
+                        assert_int_equal(tripwire_new(&t, sentinels, 2), 0);
+                        n = compress_text(texts[1], strlen(texts[1]), data, sizeof(data));
+                        assert_int_equal(feed_all(t, data, n, piece, &number), 0);
+                        n += compress_text(texts[i], strlen(texts[i]), data + n, sizeof(data) - n);
+                        assert_int_equal(feed_all(t, data, n, piece, &number), found[i]);
+                        assert_int_equal(number, i == 1 ? 99 : i == 0);
+                }
+        (void) state;
+}
+
+/* No gzip, gzip that is cut or goes on as something else, and what swells beyond what is opened: they pass, and the stream as it is goes on being searched. */
+static void test_gzip_that_is_none(void **state) {
+        enum { LARGE = TRIPWIRE_OPENED_MAX + 1024 * 1024 };
+        uint8_t *data = malloc(LARGE / 8);
+        char *large = malloc(LARGE);
+        size_t n, number = 99;
+
+        assert_true(data && large);
+        for (int way = 0; way < 5; way++) {
+                _cleanup_(tripwire_freep) Tripwire *t = NULL;
+
+                assert_int_equal(tripwire_new(&t, sentinels, 2), 0);
+                memcpy(large, "note=" TOKEN, sizeof("note=" TOKEN));
+                if (way == 3) { /* behind as much as is opened */
+                        for (size_t i = 0; i < LARGE; i++)
+                                large[i] = i % 64 ? 'a' : (char) ('a' + (i / 64 * 2654435761U >> 8) % 23);
+                        memcpy(large + LARGE - sizeof(TOKEN), TOKEN, sizeof(TOKEN));
+                }
+                n = compress_text(large, way == 3 ? LARGE : sizeof("note=" TOKEN), data, LARGE / 8);
+                if (way == 0) /* not the second byte of a member */
+                        data[1] = 0;
+                else if (way == 1) /* cut before the text */
+                        n = 12;
+                else if (way == 2) /* not before its end, but broken before the text */
+                        memset(data + 3, 0xff, n - 3);
+                else if (way == 4) { /* twice */
+                        memcpy(large, data, n);
+                        n = compress_text(large, n, data, LARGE / 8);
+                }
+                assert_int_equal(feed_all(t, data, n, 700, &number), 0);
+                assert_int_equal(tripwire_feed(t, "\x1f" KEY, sizeof(KEY), true, &number), 1);
+                assert_int_equal(number, 0);
+        }
+
+        /* the control of what swells: the same, had it been there earlier */
+        for (size_t i = 0; i < LARGE; i++)
+                large[i] = i % 64 ? 'a' : (char) ('a' + (i / 64 * 2654435761U >> 8) % 23);
+        for (unsigned early = 0; early < 2; early++) {
+                _cleanup_(tripwire_freep) Tripwire *t = NULL;
+
+                assert_int_equal(tripwire_new(&t, sentinels, 2), 0);
+                if (early)
+                        memcpy(large + TRIPWIRE_OPENED_MAX / 2, TOKEN, strlen(TOKEN));
+                n = compress_text(large, LARGE, data, LARGE / 8);
+                assert_int_equal(feed_all(t, data, n, 700, &number), (int) early);
+        }
+        free(large);
+        free(data);
+        (void) state;
+}
+
 static void test_heads(void **state) {
         static const struct {
                 const char *head, *where; /* NULL: none */
@@ -102,6 +196,8 @@ int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_streams),
                 cmocka_unit_test(test_streams_without),
+                cmocka_unit_test(test_gzip),
+                cmocka_unit_test(test_gzip_that_is_none),
                 cmocka_unit_test(test_heads),
         };
 
