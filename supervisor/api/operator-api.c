@@ -103,12 +103,15 @@ static int on_list(IpcCall *call, json_t *params, void *userdata) {
 
 /* An item that nothing more is done for waits for no enforcer. */
 static bool may_still_wait(const char *state) {
-        static const char *const states[] = { "queued", "leased", "running", "verifying" };
-
-        for (size_t i = 0; i < ELEMENTSOF(states); i++)
-                if (state && strcmp(state, states[i]) == 0)
-                        return true;
-        return false;
+        switch (state ? item_state_from_name(state) : -EINVAL) {
+        case ITEM_QUEUED:
+        case ITEM_LEASED:
+        case ITEM_RUNNING:
+        case ITEM_VERIFYING:
+                return true;
+        default:
+                return false;
+        }
 }
 
 static int on_show(IpcCall *call, json_t *params, void *userdata) {
