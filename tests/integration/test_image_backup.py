@@ -15,7 +15,6 @@ from conftest import TOP
 from waiting import wait_for
 
 SECRET = "sk-ant-of-the-lost-host"
-POLICIES = TOP / "tests/integration/policy"
 COMMIT = "cd /workspace/repo && echo more >>README.md && git -c user.name=a -c user.email=a@example.org commit -qam more"
 
 
@@ -55,14 +54,7 @@ def report(host, *args):
 
 @pytest.fixture(scope="module")
 def etc(tmp_path_factory):
-    etc = tmp_path_factory.mktemp("etc")
-    for name in ("workflows/script-agent.json", "harness/test-script.json"):
-        (etc / "anchorhold/policy" / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(POLICIES / name, etc / "anchorhold/policy" / name)
-    (etc / "anchorhold/host.json").write_text('{"accel": "tcg", "max_runs": 2}')
-    (etc / "sysusers.d").mkdir()
-    (etc / "sysusers.d/test-users.conf").write_text(hosting.USERS)
-    return etc
+    return hosting.make_etc(tmp_path_factory.mktemp("etc"), {"accel": "tcg", "max_runs": 2}, ["workflows/script-agent.json", "harness/test-script.json"])
 
 
 @pytest.fixture(scope="module")

@@ -35,18 +35,14 @@ systemctl start anchorhold.target anchord.service
 
 @pytest.fixture(scope="module")
 def host(tmp_path_factory):
-    etc = tmp_path_factory.mktemp("etc")
+    etc = hosting.make_etc(tmp_path_factory.mktemp("etc"), {"accel": "tcg", "space": {"reserve": {"size": "8M"}}})
     (etc / "anchorhold/policy/workflows").mkdir(parents=True)
     (etc / "anchorhold/policy/workflows/small.json").write_text(json.dumps(WORKFLOW))
-    (etc / "anchorhold/host.json").write_text('{"accel": "tcg", "space": {"reserve": {"size": "8M"}}}')
-    (etc / "sysusers.d").mkdir()
-    (etc / "sysusers.d/test-users.conf").write_text(hosting.USERS)
-    booted = hosting.start_boot(f"check-{os.getpid()}-full", "--fresh", "--etc", etc)
-    wait_for(lambda: is_well(booted))
-    booted.run(MOVE)
-    wait_for(lambda: is_well(booted))
-    yield booted
-    booted.stop()
+    with hosting.boot_of_its_own(f"check-{os.getpid()}-full", "--fresh", "--etc", etc) as booted:
+        wait_for(lambda: is_well(booted))
+        booted.run(MOVE)
+        wait_for(lambda: is_well(booted))
+        yield booted
 
 
 @pytest.fixture(autouse=True)

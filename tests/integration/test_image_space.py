@@ -3,34 +3,24 @@
 
 import json
 import os
-import shutil
 
 import pytest
 
 import host as hosting
-from conftest import TOP
 from waiting import wait_for
 
-POLICIES = TOP / "tests/integration/policy"
 COMMIT = "cd /workspace/repo && echo more >>README.md && git -c user.name=a -c user.email=a@example.org commit -qam more"
 
 
 @pytest.fixture(scope="module")
 def host(tmp_path_factory, repository):
     """A boot of its own: its limits change all the time. Its agents are scripts."""
-    etc = tmp_path_factory.mktemp("etc")
-    for name in ("workflows/script-agent.json", "harness/test-script.json"):
-        (etc / "anchorhold/policy" / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(POLICIES / name, etc / "anchorhold/policy" / name)
-    (etc / "anchorhold/host.json").write_text('{"accel": "tcg"}')
-    (etc / "sysusers.d").mkdir()
-    (etc / "sysusers.d/test-users.conf").write_text(hosting.USERS)
-    booted = hosting.start_boot(f"check-{os.getpid()}-space", "--fresh", "--etc", etc)
-    booted.run("install -d -o operator -g operator /var/home/operator")
-    booted.copy_in(repository, hosting.REPOSITORY)
-    wait_for(lambda: booted.status().get("ready"))
-    yield booted
-    booted.stop()
+    etc = hosting.make_etc(tmp_path_factory.mktemp("etc"), {"accel": "tcg"}, ["workflows/script-agent.json", "harness/test-script.json"])
+    with hosting.boot_of_its_own(f"check-{os.getpid()}-space", "--fresh", "--etc", etc) as booted:
+        booted.run("install -d -o operator -g operator /var/home/operator")
+        booted.copy_in(repository, hosting.REPOSITORY)
+        wait_for(lambda: booted.status().get("ready"))
+        yield booted
 
 
 def limit(host, **space):

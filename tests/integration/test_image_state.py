@@ -2,6 +2,7 @@
 """What is in /var and /etc when the image under it is another one: a ledger that a newer image wrote, a policy that an older one brings back."""
 
 import json
+import os
 import sqlite3
 
 import pytest
@@ -17,15 +18,10 @@ BEFORE = "/ostree/deploy/anchorhold/deploy/0123.0/etc"
 
 @pytest.fixture(scope="module")
 def host(tmp_path_factory):
-    etc = tmp_path_factory.mktemp("etc")
-    (etc / "anchorhold").mkdir()
-    (etc / "anchorhold/host.json").write_text('{"accel": "tcg", "max_runs": 1}')
-    (etc / "sysusers.d").mkdir()
-    (etc / "sysusers.d/test-users.conf").write_text(hosting.USERS)
-    booted = hosting.start_boot("check-state", "--fresh", "--etc", etc)
-    wait_for(lambda: booted.status().get("ready"))
-    yield booted
-    booted.stop()
+    etc = hosting.make_etc(tmp_path_factory.mktemp("etc"), {"accel": "tcg", "max_runs": 1})
+    with hosting.boot_of_its_own(f"check-{os.getpid()}-state", "--fresh", "--etc", etc) as booted:
+        wait_for(lambda: booted.status().get("ready"))
+        yield booted
 
 
 def change_ledger(host, *statements):

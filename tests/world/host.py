@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """A running boot of the image, as the demo and the tests drive it."""
 
+import contextlib
 import json
 import pathlib
 import shlex
+import shutil
 import subprocess
 import time
 
@@ -171,6 +173,28 @@ def start_boot(name, *options):
     if done.returncode:
         raise BootFailed(f"the image does not boot:\n{done.stdout}{done.stderr}")
     return Host(name)
+
+
+@contextlib.contextmanager
+def boot_of_its_own(name, *options):
+    """A boot that ends with whatever uses it, also when what comes first there fails."""
+    host = start_boot(name, *options)
+    try:
+        yield host
+    finally:
+        host.stop()
+
+
+def make_etc(etc, config, policies=()):
+    """The /etc of a boot without a world, in that folder: host.json, the tests' users, and these files of tests/integration/policy."""
+    for path in policies:
+        (etc / "anchorhold/policy" / path).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(TOP / "tests/integration/policy" / path, etc / "anchorhold/policy" / path)
+    (etc / "anchorhold").mkdir(exist_ok=True)
+    (etc / "anchorhold/host.json").write_text(json.dumps(config))
+    (etc / "sysusers.d").mkdir()
+    (etc / "sysusers.d/test-users.conf").write_text(USERS)
+    return etc
 
 
 def egress_with_git():
