@@ -155,6 +155,8 @@ int manager_load_policy(Manager *m);
  * was; -ECANCELED: anchord ends. */
 typedef void (*ManagerPolicyRead)(int r, void *userdata);
 int manager_read_policy(Manager *m, ManagerPolicyRead done, void *userdata);
+/* Reads it anew unless that is under way; nobody waits for it. */
+void manager_refresh_policy(Manager *m);
 /* Whoever waits under that name is not called. */
 void manager_forget_policy_reader(Manager *m, const void *userdata);
 void manager_policy_done(Manager *m);
@@ -261,7 +263,7 @@ json_t *drain_status(Manager *m);
 
 /* How much is free, and is that less than the reserve? A change is recorded. */
 void space_look(Manager *m);
-/* The same, every two seconds; and policy anew while somebody waits for space. */
+/* The same, every two seconds; and policy anew while somebody waits for space, or for a host.json that can be used. */
 void space_tick(Manager *m);
 /* Is there room for one more lease? Else m->space.reason says why not. */
 bool space_admits(Manager *m);

@@ -175,6 +175,11 @@ int manager_read_policy(Manager *m, ManagerPolicyRead done, void *userdata) {
         return 0;
 }
 
+void manager_refresh_policy(Manager *m) {
+        if (!m->policy_reading)
+                begin_reading(m);
+}
+
 static void forget(PolicyReader **p, const void *userdata) {
         while (*p) {
                 PolicyReader *reader = *p;

@@ -140,6 +140,8 @@ static int on_show(IpcCall *call, json_t *params, void *userdata) {
                 (void) json_object_set(object, "budget", budget);
         if (may_still_wait(operator_get(object, "state")) && !enforcers_ok(m, &reason))
                 (void) json_object_set_new(object, "enforcers", json_string(reason));
+        if (policy_host_reason(m->policy) && strcmp(operator_get(object, "state") ?: "", item_state_name(ITEM_QUEUED)) == 0)
+                (void) json_object_set_new(object, "host_problem", json_string(policy_host_reason(m->policy)));
         if (m->space.reason[0] && strcmp(operator_get(object, "state") ?: "", item_state_name(ITEM_QUEUED)) == 0)
                 (void) json_object_set_new(object, "space", json_string(m->space.reason));
         return ipc_call_reply(call, json_pack("{s:o}", "item", object));
@@ -448,9 +450,9 @@ static int on_status(IpcCall *call, json_t *params, void *userdata) {
         (void) accel_read(configured, &accel);
 
         return ipc_call_reply(call, json_pack(
-                "{s:b, s:b, s:s?, s:o, s:o, s:o, s:O, s:o, s:{s:s, s:s?, s:s?}, s:o, s:o, s:I, s:s, s:I}",
+                "{s:b, s:b, s:s?, s:o, s:o, s:o, s:s?, s:O, s:o, s:{s:s, s:s?, s:s?}, s:o, s:o, s:I, s:s, s:I}",
                 "ready", m->settled, "hold", held, "hold_reason", held ? why : NULL, "drain", drain_status(m), "site_policy", site_policy_status(m),
-                "space", space_status(m), "counts", counts, "enforcers", status_enforcers(m),
+                "space", space_status(m), "host_problem", policy_host_reason(m->policy), "counts", counts, "enforcers", status_enforcers(m),
                 "accelerator", "configured", configured, "accel", accel.known ? (accel.tcg ? "tcg" : "kvm") : NULL,
                 "reason", accel.reason[0] ? accel.reason : NULL,
                 "templates", status_templates(m), "runs", status_runs(m), "audit_waiting", (json_int_t) waiting,

@@ -230,8 +230,29 @@ void prune_soon(Manager *m) {
         m->prune_next = 1;
 }
 
-void prune_tick(Manager *m) {
+static void on_policy(int r, void *userdata) {
         _cleanup_(plan_done) Plan p = {};
+        Manager *m = userdata;
+
+        if (r < 0) {
+                if (r != -ECANCELED)
+                        log_warning_errno(r, "nothing is pruned: the policy cannot be read");
+                return;
+        }
+        if (policy_host_reason(m->policy)) {
+                log_warning("nothing is pruned: host.json cannot be used: %s", policy_host_reason(m->policy));
+                return;
+        }
+        r = plan_make(m, UINT64_MAX, &p);
+        if (r >= 0)
+                r = plan_record(m, &p, "anchord");
+        if (r == -ENOSPC)
+                log_warning("cannot prune: the disk is too full to record it; make some room by hand");
+        else if (r < 0)
+                (void) manager_fatal(m, r, "prune");
+}
+
+void prune_tick(Manager *m) {
         uint64_t now = time_monotonic();
         int r;
 
@@ -244,16 +265,9 @@ void prune_tick(Manager *m) {
         if (now < m->prune_next)
                 return;
         m->prune_next = now + PRUNE_EVERY_USEC;
-
-        r = manager_load_policy(m);
-        if (r >= 0)
-                r = plan_make(m, UINT64_MAX, &p);
-        if (r >= 0)
-                r = plan_record(m, &p, "anchord");
-        if (r == -ENOSPC)
-                log_warning("cannot prune: the disk is too full to record it; make some room by hand");
-        else if (r < 0)
-                (void) manager_fatal(m, r, "prune");
+        r = manager_read_policy(m, on_policy, m);
+        if (r < 0)
+                on_policy(r, m);
 }
 
 /* ---- for operators ---- */
@@ -306,13 +320,55 @@ static int answer_when_done(Manager *m, IpcCall *call, json_t *reply) {
         return 0;
 }
 
-int prune_on_prune(IpcCall *call, json_t *params, void *userdata) {
-        Manager *m = userdata;
-        json_t *age = json_object_get(params, "age_s");
-        bool dry_run = json_is_true(json_object_get(params, "dry_run"));
+/* What an operator asked for, while policy is read. */
+typedef struct PruneAsk {
+        Manager *manager; /* borrowed */
+        IpcCall *call;    /* ref */
+        uint64_t age_s;   /* UINT64_MAX: by the limits alone */
+        bool dry_run;
+} PruneAsk;
+
+static int prune_for(const PruneAsk *a) {
+        Manager *m = a->manager;
         _cleanup_(plan_done) Plan p = {};
         char actor[64];
         json_t *reply;
+        int r;
+
+        if (policy_host_reason(m->policy))
+                return ipc_call_refuse(a->call, "Conflict", "nobody knows what this host is to keep, since host.json cannot be used: %s", policy_host_reason(m->policy));
+        r = plan_make(m, a->age_s, &p);
+        if (r < 0)
+                return r;
+        reply = describe(m, &p, a->dry_run);
+        if (!reply)
+                return -ENOMEM;
+        if (a->dry_run || p.n_list == 0)
+                return ipc_call_reply(a->call, reply);
+
+        r = plan_record(m, &p, peer_name(ipc_call_peer(a->call), actor));
+        if (r != 0) {
+                json_decref(reply);
+                return r == -ENOSPC ? ipc_call_refuse(a->call, "Unavailable", "the disk is too full to record it; make some room by hand")
+                                    : manager_fatal(m, r < 0 ? r : -EUCLEAN, "record what is to be pruned");
+        }
+        return answer_when_done(m, a->call, reply);
+}
+
+static void on_policy_for(int r, void *userdata) {
+        PruneAsk *a = userdata;
+
+        r = r < 0 ? r : prune_for(a);
+        if (r < 0 && r != -ECANCELED)
+                (void) ipc_call_refuse(a->call, "Unavailable", "cannot tell what could go: %s", strerror(-r));
+        (void) ipc_call_unref(a->call);
+        free(a);
+}
+
+int prune_on_prune(IpcCall *call, json_t *params, void *userdata) {
+        Manager *m = userdata;
+        json_t *age = json_object_get(params, "age_s");
+        PruneAsk *a;
         int r;
 
         if (age && !json_is_null(age) && (!json_is_integer(age) || json_integer_value(age) < 0 || json_integer_value(age) > AGE_MAX_S))
@@ -320,22 +376,13 @@ int prune_on_prune(IpcCall *call, json_t *params, void *userdata) {
         if (!m->settled)
                 return ipc_call_refuse(call, "Unavailable", "anchord has not yet settled what an earlier life left; try again in a moment");
 
-        r = manager_load_policy(m);
-        if (r >= 0)
-                r = plan_make(m, json_is_integer(age) ? (uint64_t) json_integer_value(age) : UINT64_MAX, &p);
-        if (r < 0)
-                return r;
-        reply = describe(m, &p, dry_run);
-        if (!reply)
+        a = malloc(sizeof(*a));
+        if (!a)
                 return -ENOMEM;
-        if (dry_run || p.n_list == 0)
-                return ipc_call_reply(call, reply);
-
-        r = plan_record(m, &p, peer_name(ipc_call_peer(call), actor));
-        if (r != 0) {
-                json_decref(reply);
-                return r == -ENOSPC ? ipc_call_refuse(call, "Unavailable", "the disk is too full to record it; make some room by hand")
-                                    : manager_fatal(m, r < 0 ? r : -EUCLEAN, "record what is to be pruned");
-        }
-        return answer_when_done(m, call, reply);
+        *a = (PruneAsk) { .manager = m, .call = ipc_call_ref(call), .age_s = json_is_integer(age) ? (uint64_t) json_integer_value(age) : UINT64_MAX,
+                          .dry_run = json_is_true(json_object_get(params, "dry_run")) };
+        r = manager_read_policy(m, on_policy_for, a);
+        if (r < 0)
+                on_policy_for(r, a);
+        return 0;
 }

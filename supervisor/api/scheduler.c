@@ -104,6 +104,8 @@ static int on_schedule(sd_event_source *source, uint64_t usec, void *userdata) {
 
         if (!m->settled || !enforcers_ok(m, NULL))
                 return 0; /* kicked again when they are back */
+        if (policy_host_reason(m->policy))
+                return 0; /* nobody knows what this host allows; kicked again when it was read anew */
         if (!accel_settled(m)) {
                 arm(m, ACCEL_LOOK_USEC);
                 return 0;

@@ -98,10 +98,8 @@ void space_look(Manager *m) {
 }
 
 void space_tick(Manager *m) {
-        if (m->space.reason[0]) {
-                (void) manager_load_policy(m); /* somebody may have changed the limits */
-                scheduler_kick(m);
-        }
+        if (m->space.reason[0] || policy_host_reason(m->policy))
+                manager_refresh_policy(m); /* somebody may have changed it; that kicks the scheduler */
         space_look(m);
 }
 

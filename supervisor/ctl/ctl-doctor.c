@@ -184,6 +184,9 @@ static void check_anchord(Doctor *d) {
         check_accelerator(d, status);
         d->space = json_incref(json_object_get(status, "space"));
 
+        if (ctl_string(status, "host_problem"))
+                doctor_say(d, BAD, "host.json", ctl_string(status, "host_problem"), "no run starts and nothing is pruned until it is mended: anchorctl policy check");
+
         hold = json_object_get(status, "hold");
         if (json_is_true(hold) || json_is_true(json_object_get(hold, "active")))
                 doctor_say(d, WARNING, "hold", "no run starts", "anchorctl release");

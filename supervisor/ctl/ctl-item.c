@@ -138,6 +138,9 @@ static void list_why_waiting(Ctl *ctl) {
                 if (strcmp(text, "ok") != 0)
                         say_why(ctl, "%s: %s", name, text);
         }
+        reason = ctl_string(reply, "host_problem");
+        if (reason)
+                return text_format("host.json cannot be used: %s", reason);
         space = json_object_get(reply, "space");
         reason = ctl_string(space, "reason");
         if (reason)

@@ -125,6 +125,7 @@ static void show_head(Ctl *ctl, const json_t *item) {
         show_flags(ctl, item);
         member(ctl, item, "Waits for", "enforcers"); /* which one is lost, if one is */
         member(ctl, item, "Waits for", "space");
+        member(ctl, item, "Host's file", "host_problem");
         show_pruned(ctl, item);
         member(ctl, item, "Workflow", "workflow");
         member(ctl, item, "Agent", "agent");

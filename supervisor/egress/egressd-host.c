@@ -89,7 +89,6 @@ static size_t read_ranges(const json_t *list, AddressRange *ret, size_t max) {
 }
 
 int egressd_read_host(Egressd *e) {
-        static const HostConfig nothing = {};
         _cleanup_(policy_freep) Policy *set = NULL;
         _cleanup_free_ char *reason = NULL;
         const HostConfig *host;
@@ -98,11 +97,18 @@ int egressd_read_host(Egressd *e) {
         /* this file alone: the policies, which may be large, are for a thread */
         r = policy_load_host(&set, "", &reason);
         if (r == -EINVAL)
-                log_warning("%s; no network is named, and resolvers are those of %s", reason, resolv_conf);
+                log_warning("%s; %s", reason, e->host_known ? "what it said before still holds"
+                                                            : "no network is named, no IPv6 address can be judged, and resolvers are those of the system");
         else if (r < 0)
                 return r;
+        if (!set) {
+                if (!e->host_known)
+                        configure_resolvers(e, NULL);
+                return 0;
+        }
 
-        host = set ? policy_host(set) : &nothing;
+        e->host_known = true;
+        host = policy_host(set);
         configure_resolvers(e, host->resolvers);
 
         e->n_networks = read_ranges(host->networks, e->networks, EGRESSD_NETWORKS_MAX);

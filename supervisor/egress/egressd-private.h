@@ -58,6 +58,7 @@ struct Egressd {
         uint64_t n_tellings;        /* so far */
         sd_event_source *stop;      /* owned; ends the wait for auditd's last answers */
         bool stopping;
+        bool host_known;            /* host.json, or that there is none, was understood at least once; what follows is what it said then */
         AddressRange networks[EGRESSD_NETWORKS_MAX];
         size_t n_networks;
         AddressRange nat64[EGRESSD_NAT64_MAX]; /* named in host.json */

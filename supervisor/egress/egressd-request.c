@@ -387,7 +387,7 @@ static void request_on_nat64(int r, const Address *addresses, size_t n, void *us
         AddressRange prefixes[EGRESSD_NAT64_MAX + NAT64_PREFIXES_MAX];
         EgressRequest *q = userdata;
         size_t n_named = q->egressd->n_nat64, n_found = 0;
-        bool unknown = r < 0 && r != -ENOENT && !q->egressd->nat64_named, too_many = false;
+        bool unknown = !q->egressd->host_known || (r < 0 && r != -ENOENT && !q->egressd->nat64_named), too_many = false;
 
         q->query = NULL;
         if (q->overruled) {

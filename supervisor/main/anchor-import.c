@@ -17,6 +17,7 @@
 #include "audit/audit.h"
 #include "import/import-call.h"
 #include "import/import.h"
+#include "policy/policy.h"
 #include "util/cleanup.h"
 #include "util/io.h"
 #include "util/json.h"
@@ -25,7 +26,6 @@
 
 #define WORK_DIR "/var/tmp"
 #define PATIENCE_USEC (60ULL * 1000 * 1000) /* how long auditd may be restarting */
-#define BUNDLE_BYTES_MAX (4ULL * 1024 * 1024 * 1024)
 
 static const char *arg_files[6]; /* BASE REF SEED RESULT CHECKED DIFF */
 static uint64_t arg_bundle_bytes = 256ULL * 1024 * 1024;
@@ -61,9 +61,9 @@ static int get_job(Job *ret) {
         (void) json_read_string(&reader, answer, "", "ref", JSON_F_REQUIRED, &ref);
         (void) json_read_object(&reader, answer, "", "limits", JSON_F_REQUIRED, &limits);
         if (!reader.failed) {
-                (void) json_read_uint(&reader, limits, "/limits", "bundle_bytes", JSON_F_REQUIRED, 1, BUNDLE_BYTES_MAX,
+                (void) json_read_uint(&reader, limits, "/limits", "bundle_bytes", JSON_F_REQUIRED, 1, POLICY_BUNDLE_BYTES_MAX,
                                       &ret->request.bundle_bytes);
-                (void) json_read_uint(&reader, limits, "/limits", "diff_bytes", JSON_F_REQUIRED, 1, BUNDLE_BYTES_MAX,
+                (void) json_read_uint(&reader, limits, "/limits", "diff_bytes", JSON_F_REQUIRED, 1, POLICY_BUNDLE_BYTES_MAX,
                                       &ret->request.diff_bytes);
         }
         if (reader.failed || ret->fds[0] < 0 || ret->fds[1] < 0 || !text_is_commit(base)) {
@@ -198,7 +198,7 @@ static int parse_bytes(const char *text, uint64_t *ret) {
 
         errno = 0;
         n = strtoull(text, &end, 10);
-        if (errno || end == text || *end || n == 0 || n > BUNDLE_BYTES_MAX)
+        if (errno || end == text || *end || n == 0 || n > POLICY_BUNDLE_BYTES_MAX)
                 return -EINVAL;
         *ret = n;
         return 0;

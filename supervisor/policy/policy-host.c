@@ -144,8 +144,6 @@ void policy_check_host(Policy *p, PolicyObject *o) {
 
         if (!o->reason)
                 p->host = host;
-        else if (json_object_get(o->document, "budget"))
-                p->host.budget.month = (PolicyCaps) {}; /* there is to be a cap, and nobody knows which */
 }
 
 void policy_check_authority(Policy *p, PolicyObject *o) {

@@ -327,6 +327,8 @@ static int policy_check(Policy *p, PolicyFinding **ret_findings, size_t *ret_n_f
 
         if (p->host_file && p->host_file->document)
                 policy_check_host(p, p->host_file);
+        if (p->host_file && p->host_file->reason && (!p->host_file->document || json_object_get(p->host_file->document, "budget")))
+                p->host.budget.month = (PolicyCaps) {}; /* there may be a cap, and nobody knows which */
         if (p->authority && p->authority->document)
                 policy_check_authority(p, p->authority);
         for (PolicyKind k = 0; k < _POLICY_KINDS; k++) {

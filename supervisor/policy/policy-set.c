@@ -301,3 +301,7 @@ const char *policy_digest(const Policy *p) {
 const HostConfig *policy_host(const Policy *p) {
         return &p->host;
 }
+
+const char *policy_host_reason(const Policy *p) {
+        return p->host_file ? p->host_file->reason : NULL;
+}

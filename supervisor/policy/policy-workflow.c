@@ -149,7 +149,7 @@ static void check_limits(const Node *top, PolicyWorkflow *w) {
                 (void) node_duration(&n, "run", 0, 1, 7 * DAY, &w->run_s);
                 (void) node_uint(&n, "attempts", 0, 1, 10, &w->attempts);
                 (void) node_size(&n, "output", 0, 4096, 4 * GIB, &w->output_bytes);
-                (void) node_size(&n, "bundle", 0, 4096, 16 * GIB, &w->bundle_bytes);
+                (void) node_size(&n, "bundle", 0, 4096, POLICY_BUNDLE_BYTES_MAX, &w->bundle_bytes);
         }
 
         w->memory_mib = memory / MIB;

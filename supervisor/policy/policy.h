@@ -166,6 +166,9 @@ typedef struct PolicyStep {
         unsigned feedback_rounds;   /* check: how often the agent may be told and run again */
 } PolicyStep;
 
+/* No workflow may allow a larger one. */
+#define POLICY_BUNDLE_BYTES_MAX (4ULL << 30)
+
 typedef struct PolicyWorkflow {
         const char *name, *template_name, *harness, *egress, *verify_egress; /* harness, egress NULL: none */
         bool repository;            /* takes a seed bundle and gives a result bundle */
@@ -299,5 +302,8 @@ typedef struct HostConfig {
         const json_t *strict_units; /* which units of the host may send, in strict mode; NULL: it is off */
         PolicySpace space;
 } HostConfig;
-/* Never NULL: with no host.json, or one with findings, the narrowest ("auto", no networks). */
+/* Never NULL: with no host.json, or one with findings, the vendor's ("auto", no networks, its reserve and ages). What is safe for whoever asks then is his to
+ * know: a host whose file has findings may be meant to have other limits. */
 const HostConfig *policy_host(const Policy *p);
+/* Why the host.json that is there cannot be used, with its place; NULL if it can, or if there is none. Borrowed. */
+const char *policy_host_reason(const Policy *p);

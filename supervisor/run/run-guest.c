@@ -314,6 +314,8 @@ void run_step_exec(Run *r) {
         json_t *request = NULL;
         int k;
 
+        if (r->over_budget) /* since the step was due: none begins any more */
+                return run_step_next(r);
         k = run_command_build(s, &context, &request, &reason);
         if (k >= 0)
                 k = make_input(r, s, &context, &input);

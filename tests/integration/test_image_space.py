@@ -108,6 +108,28 @@ def test_disks_of_microvms_have_a_quota(host):
     limit(host)
 
 
+# ---- a file that nobody understands ----
+
+@pytest.mark.parametrize("text", ['{"accel": "tcg", "space": {"bundles": {}},}', '{"accel": "tcg", "max_runs": 0}', '{"accel": "tcg", "spaces": {}}'],
+                         ids=["no JSON", "out of range", "unknown member"])
+def test_host_file_that_cannot_be_used(host, ended, text):
+    """Nobody knows then what the host allows and keeps: nothing is leased or pruned, and everybody who asks is told why."""
+    before = files(host, ended)
+    host.write("/etc/anchorhold/.host.json", text)
+    host.run("mv /etc/anchorhold/.host.json /etc/anchorhold/host.json")
+    item = submit(host, "true")                                                     # which reads policy anew
+    reason = wait_for(lambda: host.status()["host_problem"])
+    assert reason in host.anchorctl("show", item).stdout and f"host.json cannot be used: {reason}" in host.anchorctl("list").stdout
+    assert "bad" in next(line for line in host.anchorctl("doctor", check=False).stdout.splitlines() if " host.json " in line)
+    refused = host.anchorctl("prune", "--age=0s", check=False)
+    assert refused.returncode == 5 and "host.json cannot be used" in refused.stderr, refused
+    assert host.show(item)["state"] == "queued" and files(host, ended) == before
+
+    limit(host)
+    wait_for(lambda: host.show(item)["state"] == "closed", 120)
+    assert host.status()["host_problem"] is None and "would be pruned" in host.anchorctl("prune", "--dry-run", "--age=0s").stdout
+
+
 # ---- pruning ----
 
 def test_dry_run_removes_nothing(host, reviewed, ended):

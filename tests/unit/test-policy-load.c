@@ -570,6 +570,18 @@ static void test_host_budget(void **state) {
         tree_put(t, "etc/anchorhold/host.json", "{\"budget\": {\"month\": {\"cost\": \"5\"}}}");
         tree_load(t);
         assert_true(policy_host(t->policy)->budget.month.cost_microusd == 0);
+        assert_non_null(policy_host_reason(t->policy));
+        tree_put(t, "etc/anchorhold/host.json", "{\"budget\": {\"month\": {\"cost\": \"5 USD\"}},}"); /* not even JSON */
+        tree_load(t);
+        assert_true(policy_host(t->policy)->budget.month.cost_microusd == 0);
+        assert_non_null(policy_host_reason(t->policy));
+        tree_put(t, "etc/anchorhold/host.json", "{\"max_runs\": 0}"); /* it has none, that much is known */
+        tree_load(t);
+        assert_true(policy_host(t->policy)->budget.month.cost_microusd == POLICY_NO_CAP);
+        assert_non_null(policy_host_reason(t->policy));
+        tree_put(t, "etc/anchorhold/host.json", "{}");
+        tree_load(t);
+        assert_null(policy_host_reason(t->policy));
 }
 
 static void test_units(void **state) {
