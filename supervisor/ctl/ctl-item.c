@@ -140,7 +140,7 @@ static void list_why_waiting(Ctl *ctl) {
         }
         reason = ctl_string(reply, "host_problem");
         if (reason)
-                return text_format("host.json cannot be used: %s", reason);
+                say_why(ctl, "host.json cannot be used: %s", reason);
         space = json_object_get(reply, "space");
         reason = ctl_string(space, "reason");
         if (reason)

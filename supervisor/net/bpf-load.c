@@ -99,6 +99,21 @@ bool fence_identity_equal(const FenceIdentity *a, const FenceIdentity *b) {
         return true;
 }
 
+int fence_map_is_used(int map_fd, const FenceIdentity *programs, size_t n) {
+        struct bpf_map_info info = {};
+        uint32_t len = sizeof(info);
+        int r;
+
+        r = bpf_map_get_info_by_fd(map_fd, &info, &len);
+        if (r < 0)
+                return r;
+        for (size_t i = 0; i < n; i++)
+                for (uint32_t k = 0; k < programs[i].n_maps; k++)
+                        if (programs[i].maps[k] == info.id)
+                                return 1;
+        return 0;
+}
+
 int fence_open_pinned(const FenceHook *hook) {
         _cleanup_free_ char *path = text_format(FENCE_PROGS_DIR "/%s", hook->name);
 

@@ -39,6 +39,8 @@ int fence_identify_pinned(const FenceHook *hook, FenceIdentity *ret);
 
 /* The same instructions on the same maps: a program loaded once more is still the same program. */
 bool fence_identity_equal(const FenceIdentity *a, const FenceIdentity *b);
+/* Does one of these programs work on that map? 1, 0, or negative errno. */
+int fence_map_is_used(int map_fd, const FenceIdentity *programs, size_t n);
 
 /*
  * Loads the programs, pins what is not pinned yet or differs, and opens the maps of egressd for its

@@ -71,6 +71,23 @@ static int check_pins(Warden *w, char **ret_reason) {
         return 0;
 }
 
+/* The maps that egressd and the probes open: gone, or others than the programs ask, whatever egressd grants is for nobody. */
+static int check_maps(const Warden *w, char **ret_reason) {
+        static const char *const names[] = { "grants", "live", "heartbeat", "checked" };
+
+        for (size_t i = 0; i < ELEMENTSOF(names); i++) {
+                _cleanup_free_ char *path = text_format(FENCE_MAPS_DIR "/%s", names[i]);
+                _cleanup_fd_ int fd = path ? bpf_obj_get(path) : -ENOMEM;
+                int r = fd < 0 ? fd : fence_map_is_used(fd, w->expected, FENCE_N_HOOKS);
+
+                if (r <= 0) {
+                        *ret_reason = text_format("%s %s", r < 0 ? "no pinned map" : "another map is pinned at", path ?: names[i]);
+                        return r < 0 ? r : -ENOTRECOVERABLE;
+                }
+        }
+        return 0;
+}
+
 /* A missing floor is an error only when that has lasted. */
 static int check_slice(Warden *w, char **ret_reason) {
         uint64_t now = time_boottime();
@@ -101,6 +118,9 @@ static int check_all(Warden *w, char **ret_reason) {
                 log_info("program uplink attached to %zu devices", n_attached);
 
         r = check_pins(w, ret_reason);
+        if (r < 0)
+                return r;
+        r = check_maps(w, ret_reason);
         if (r < 0)
                 return r;
         r = check_slice(w, ret_reason);

@@ -43,6 +43,21 @@ def replace_pin(host, name, other):
     return lambda: host.run(f"rm {PINS}/{name}; bpftool prog pin id {number} {PINS}/{name}")
 
 
+def remove_map(host, name):
+    path = f"/run/anchorhold/maps/{name}"
+    number = json.loads(host.run(f"bpftool -j map show pinned {path}").stdout)["id"]
+    mode = host.run(f"stat -c '%a %g' {path}").stdout.split()
+    host.run(f"rm {path}")
+    return lambda: host.run(f"bpftool map pin id {number} {path} && chmod {mode[0]} {path} && chgrp {mode[1]} {path}")
+
+
+def replace_map(host, name):
+    """The pin is another map's, of the same form, which no program asks."""
+    path, give = f"/run/anchorhold/maps/{name}", remove_map(host, name)
+    host.run(f"bpftool map create {path} type hash key 4 value 8 entries 1 name other")
+    return lambda: (host.run(f"rm {path}"), give())
+
+
 def detach(host, hook, name):
     host.run(f"bpftool cgroup detach {SLICE} {hook} pinned {PINS}/{name}")
     return lambda: host.run(f"bpftool cgroup attach {SLICE} {hook} pinned {PINS}/{name} multi")
@@ -65,6 +80,8 @@ FENCE = {
     "pin missing": (lambda host: remove_pin(host, "sendmsg4"), "prog/sendmsg4"),
     "pin of the floor missing": (lambda host: remove_pin(host, "floor_egress"), "prog/floor_egress"),
     "another program pinned": (lambda host: replace_pin(host, "connect6", "bind6"), "prog/connect6"),
+    "pin of a map missing": (lambda host: remove_map(host, "grants"), "maps/grants"),
+    "another map pinned": (lambda host: replace_map(host, "heartbeat"), "maps/heartbeat"),
     "program detached from the slice": (lambda host: detach(host, "egress", "egress"), "egress"),
     "program detached from the devices": (detach_uplink, "uplink"),
 }
