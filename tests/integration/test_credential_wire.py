@@ -276,6 +276,26 @@ def test_requests_are_covered_and_counted(host, guest, address, world):
     assert sum("GET /covered?x=1 " in e.get("head", "") for e in world.log("wire")) == 5
 
 
+def ask_once(address, name, method, path):
+    """(status, reason) of one request."""
+    with connect(address, name) as s:
+        s.sendall(b"%s %s HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n" % (method.encode(), path.encode(), name.encode()))
+        response = http.client.HTTPResponse(s)
+        response.begin()
+        response.read()
+        return response.status, response.getheader("Anchorhold-Reason")
+
+
+def test_deny_by_method_alone_and_what_it_leaves(host, guest, world):
+    """A host that would be passed through is inspected for what is denied there; the rest goes on."""
+    name = "www.example.org"
+    there = guest.address_of(name)
+    assert guest.call(ask_once, there, name, "DELETE", "/denied") == (403, "denied-by-rule")
+    assert guest.call(ask_once, there, name, "GET", "/left") == (200, None)
+    assert [r["path"] for r in world.log("origin") if r["path"] in ("/denied", "/left")] == ["/left"]
+    assert [r["verdict"] for r in records(host, "egress.allow", RUN, name=name, path="/left")] == ["pass"]
+
+
 def test_live_rule_by_path_cuts_what_was_covered(host, guest, address):
     """After it each request is asked about again; beside it, what a rule about another name does: nothing."""
     for rule, then in ((f'{{"name": "other.{NAME}", "paths": ["/no"]}}', 200), (f'{{"name": "{NAME}", "paths": ["/no"]}}', "cut")):
