@@ -69,7 +69,7 @@ struct fence_strict {
 
 /* Value of `sockets`, the storage of a socket. */
 struct fence_socket {
-        __u64 grant;
+        __u64 grant; /* 0: none yet */
 };
 
 /* Index of `verdicts`, a count each for every CPU. */

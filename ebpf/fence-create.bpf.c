@@ -7,6 +7,9 @@
  * sockets send without passing the connect hooks, and a socket in another namespace would be judged by
  * addresses that mean something else there. Sees socket() of AF_INET and AF_INET6; other families
  * (AF_UNIX among them) never come here.
+ *
+ * What passes gets its storage here and not at its first connect(), where it would be half of what the fence costs. Until a connect() is allowed it names no
+ * grant, and is as good as none. If there is no memory for it, the connect tries again.
  */
 
 #include "fence-maps.bpf.h"
@@ -27,5 +30,6 @@ int sock_create(struct bpf_sock *ctx) {
                 return 0;
         }
 
+        (void) bpf_sk_storage_get(&sockets, ctx, 0, BPF_SK_STORAGE_GET_F_CREATE);
         return 1;
 }

@@ -16,43 +16,43 @@
 
 #include "fence-maps.bpf.h"
 
+/* What plain TCP and UDP begin with, in one piece: each call for bytes costs. */
+struct head4 {
+        struct iphdr ip;
+        __be16 ports[2];
+};
+
+struct head6 {
+        struct ipv6hdr ip;
+        __be16 ports[2];
+};
+
 /* Bytes of the packet from its network header on, wherever the hook has it begin. */
-#define load(skb, offset, to) bpf_skb_load_bytes_relative(skb, offset, &(to), sizeof(to), BPF_HDR_START_NET)
+#define load(skb, to) bpf_skb_load_bytes_relative(skb, 0, &(to), sizeof(to), BPF_HDR_START_NET)
 
 /* Reads the destination. False for anything but plain TCP or UDP in IPv4 or IPv6. */
 static __always_inline int packet_destination(struct __sk_buff *skb, struct fence_key *ret) {
-        __u8 protocol;
-        __be16 ports[2];
-        int offset;
-
         if (skb->protocol == bpf_htons(ETH_P_IP)) {
-                struct iphdr ip;
+                struct head4 h;
 
-                if (load(skb, 0, ip) < 0 || ip.ihl != 5 || ip.version != 4)
+                if (load(skb, h) < 0 || h.ip.ihl != 5 || h.ip.version != 4)
                         return 0;
                 ret->address[10] = ret->address[11] = 0xff;
-                __builtin_memcpy(ret->address + 12, &ip.daddr, sizeof(ip.daddr));
-                protocol = ip.protocol;
-                offset = sizeof(ip);
+                __builtin_memcpy(ret->address + 12, &h.ip.daddr, sizeof(h.ip.daddr));
+                ret->protocol = h.ip.protocol;
+                ret->port = h.ports[1];
         } else if (skb->protocol == bpf_htons(ETH_P_IPV6)) {
-                struct ipv6hdr ip6;
+                struct head6 h;
 
-                if (load(skb, 0, ip6) < 0 || ip6.version != 6)
+                if (load(skb, h) < 0 || h.ip.version != 6)
                         return 0;
-                __builtin_memcpy(ret->address, &ip6.daddr, sizeof(ip6.daddr));
-                protocol = ip6.nexthdr;
-                offset = sizeof(ip6);
+                __builtin_memcpy(ret->address, &h.ip.daddr, sizeof(h.ip.daddr));
+                ret->protocol = h.ip.nexthdr;
+                ret->port = h.ports[1];
         } else
                 return 0;
 
-        if (protocol != IPPROTO_TCP && protocol != IPPROTO_UDP)
-                return 0;
-        if (load(skb, offset, ports) < 0)
-                return 0;
-
-        ret->protocol = protocol;
-        ret->port = ports[1];
-        return 1;
+        return ret->protocol == IPPROTO_TCP || ret->protocol == IPPROTO_UDP;
 }
 
 static __always_inline int same_destination(const struct fence_key *a, const struct fence_key *b) {
@@ -68,7 +68,7 @@ static __always_inline __u32 packet_objection(struct __sk_buff *skb, struct bpf_
         __u64 id;
 
         s = bpf_sk_storage_get(&sockets, sk, 0, 0);
-        if (!s)
+        if (!s || s->grant == 0)
                 return FENCE_PACKET_NO_GRANT;
 
         id = s->grant;

@@ -142,16 +142,18 @@ CONNECTS = 4000
 
 
 def time_connects(address, port, n):
-    """Nanoseconds of each connect()."""
-    took = []
+    """Nanoseconds of connect(), and of a socket from socket() to close(): medians of n."""
+    took, lives = [], []
     for _ in range(n):
+        made = time.perf_counter_ns()
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as s:
             # a reset instead of a port in TIME_WAIT
             s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             begun = time.perf_counter_ns()
             s.connect((address, port))
             took.append(time.perf_counter_ns() - begun)
-    return took
+        lives.append(time.perf_counter_ns() - made)
+    return statistics.median(took), statistics.median(lives)
 
 
 def grant(host, cgroup, address, port):
@@ -164,7 +166,7 @@ def grant(host, cgroup, address, port):
 
 
 def connects(host, rounds):
-    """Medians in nanoseconds, not fenced and fenced, in turn. The peer is the host's own address: loopback without 127.0.0.1, which no grant opens."""
+    """Medians in nanoseconds, pairs of them, not fenced and fenced, in turn. The peer is the host's own address: loopback without 127.0.0.1, which no grant opens."""
     host.systemctl("start", "anchorhold-runs.slice", "anchor-doctor.service")
     path = inside.cgroup_of(host.pid).parent / "anchorhold.slice/anchorhold-runs.slice/bench"
     path.mkdir()
@@ -185,13 +187,13 @@ def connects(host, rounds):
                     if worker == 0:
                         (place / "cgroup.procs").write_text(str(os.getpid()))
                         time_connects(address, port, 200)
-                        os.write(w, b"%d\n" % statistics.median(time_connects(address, port, CONNECTS)))
+                        os.write(w, b"%d %d\n" % time_connects(address, port, CONNECTS))
                         os._exit(0)
                     os.waitpid(worker, 0)
             os._exit(0)
         os.close(w)
         with os.fdopen(r) as f:
-            values = [int(line) for line in f]
+            values = [tuple(map(int, line.split())) for line in f]
         os.waitpid(child, 0)
         return values[::2], values[1::2]
     finally:
@@ -199,10 +201,12 @@ def connects(host, rounds):
 
 
 def show_connects(plain, fenced):
-    ratios = [b / a for a, b in zip(plain, fenced)]
-    print("\nconnect() over TCP to the host itself, with the fence's programs against without (medians, in turn)")
-    print(f"  ratio of the best {min(fenced) / min(plain):.3f}  of each pair: median {statistics.median(ratios):.3f}  least {min(ratios):.3f}  most {max(ratios):.3f}"
-          f"  (without: {min(plain) / 1000:.1f} µs)\n", flush=True)
+    print("\nTCP to the host itself, with the fence's programs against without (medians, in turn)")
+    for name, a, b in zip(("connect()", "socket() to close()"), zip(*plain), zip(*fenced)):
+        ratios = [y / x for x, y in zip(a, b)]
+        print(f"  {name:<20} ratio of the best {min(b) / min(a):.3f}  of each pair: median {statistics.median(ratios):.3f}  least {min(ratios):.3f}  most {max(ratios):.3f}"
+              f"  (without: {min(a) / 1000:.1f} µs)")
+    print(flush=True)
 
 
 def main():

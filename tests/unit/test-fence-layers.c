@@ -3,6 +3,7 @@
 /* The fence in the running kernel: the floor, which systemd puts on the slice and takes off when it likes, and the full layer, which stays. */
 
 #include "fence-world.h"
+#include "net/fence-counts.h"
 
 static void forget(void) {
         _cleanup_free_ char *reason = NULL;
@@ -209,6 +210,38 @@ static void test_hammer_while_the_floor_comes_and_goes(void **state) {
         assert_int_equal(hammer(is_full_connect4, 200), 1); /* a control: it would notice */
 }
 
+/* A connected socket's packet. */
+static int deed_send(void *userdata) {
+        _cleanup_fd_ int fd = dial(userdata);
+
+        if (fd < 0)
+                return 255;
+        return send(fd, "x", 1, 0) < 0 ? errno : 0;
+}
+
+/* A socket has its storage from socket() on, where no grant is named until a connect was allowed: without the program that would have said no to it, its packets
+ * are those of a socket without a grant. */
+static void test_packets_before_any_grant(void **state) {
+        Target t = { "203.0.113.1", 0, SOCK_DGRAM };
+        _cleanup_fd_ int server = serve(t.address, &t.port, SOCK_DGRAM);
+        uint64_t before[FENCE_N_VERDICTS] = {}, after[FENCE_N_VERDICTS] = {};
+
+        detach(is_full_connect4);
+        detach(is_floor);
+        assert_int_equal(fence_counts_read(cgroup_id(child_a), before), 0);
+        assert_int_equal(in_cgroup(child_a, deed_send, &t), EPERM);
+        assert_int_equal(fence_counts_read(cgroup_id(child_a), after), 0);
+        assert_int_equal(after[FENCE_PACKET_NO_GRANT] - before[FENCE_PACKET_NO_GRANT], 1);
+        assert_int_equal(after[FENCE_PACKET_REVOKED] - before[FENCE_PACKET_REVOKED], 0);
+
+        /* a grant alone changes nothing; having connected under it does */
+        (void) grant(child_a, &t, LONG);
+        assert_int_equal(in_cgroup(child_a, deed_send, &t), EPERM);
+        attach(is_full_connect4);
+        assert_int_equal(in_cgroup(child_a, deed_send, &t), 0);
+        attach(is_floor);
+}
+
 /* ---- the slice, prepared ---- */
 
 static int try_prepare(void) {
@@ -342,6 +375,7 @@ int main(void) {
                 T(test_floor_denies_packets),
                 T(test_full_layer_alone_judges),
                 T(test_hammer_while_the_floor_comes_and_goes),
+                T(test_packets_before_any_grant),
                 T(test_no_slice_without_a_floor),
                 T(test_made_anew_is_denied_until_prepared),
                 T(test_prepared_by_many_at_once),
