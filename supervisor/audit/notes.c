@@ -1,8 +1,19 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 
+/*
+ * Which key a refusal has, a guest chooses: a name, a port, one of many reasons. So an event has NOTES_MAX places, each for one key, from its
+ * first record until the one with the count, ten seconds later; what comes while all are taken is counted together. And it has
+ * NOTES_RECORDS_MAX records, long ones for several: after these all is counted together, and told every ten minutes.
+ *
+ * The counts of all records of an event are the number of what was added. One that auditd did not take is counted on; if only its answer was
+ * lost, it is counted twice. Only what is under way when the process ends may be missing.
+ */
+
 #include "audit/notes.h"
 
+#include <assert.h>
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "ipc/ipc.h"
@@ -10,24 +21,42 @@
 #include "util/log.h"
 #include "util/text.h"
 
-#define WINDOW_USEC (10ULL * 1000 * 1000)
-
 #define FLAG_USEC (10ULL * 1000 * 1000)
+#define TICK_USEC (1000ULL * 1000)
 
-enum { NOTES_MAX = 64, FLAGS_MAX = 32 };
+enum { FLAGS_MAX = 32, KINDS_MAX = 8, RECORD_SIZE = 1024, VERDICT_SIZE = 16 };
 
 typedef struct Note {
-        const char *event; /* static */
-        char *key;         /* owned; NULL: this place is free */
-        json_t *data;      /* ref */
+        char *key;         /* owned; NULL for what is counted together */
+        json_t *data;      /* ref; NULL: this place is free */
         uint64_t until_usec, count; /* count: since the last record */
 } Note;
+
+/* One event, with git's verdict if it has one: each has places and a budget of its own, so that none hides another. */
+typedef struct Kind {
+        const char *event;      /* static; NULL: none yet */
+        char verdict[VERDICT_SIZE]; /* or "" */
+        uint64_t n_records;     /* so far, long ones for several */
+        Note notes[NOTES_MAX], overflow;
+} Kind;
+
+/* A record on its way. */
+typedef struct Telling {
+        Notes *notes;           /* borrowed */
+        Kind *kind;             /* borrowed */
+        struct Telling *next, **prev;
+        uint64_t count;
+} Telling;
 
 struct Notes {
         AuditClient *audit; /* borrowed */
         const char *run;    /* borrowed */
         sd_event_source *timer; /* owned */
-        Note notes[NOTES_MAX];
+        uint64_t window_usec, spent_usec;
+        Kind kinds[KINDS_MAX + 1]; /* the last is never used */
+        Telling *tellings;      /* owned */
+        bool waits;             /* for each record, at the end … */
+        bool mute;              /* … until one was not taken */
         IpcClient *anchord;     /* owned */
         json_t *flags;          /* ref; parameters of what anchord does not know yet, oldest first */
         bool telling;           /* of the first of them */
@@ -72,44 +101,184 @@ static void flag(Notes *n, const json_t *data) {
 
 /* ---- records ---- */
 
-static void note_record(Notes *n, Note *note, uint64_t count) {
-        json_t *data = json_copy(note->data);
-        int r;
+static void count_together(Notes *n, Kind *kind, uint64_t count);
 
-        if (data)
-                (void) json_object_set_new(data, "count", json_integer((json_int_t) count));
-        r = data ? audit_append(n->audit, note->event, n->run, NULL, NULL, data, NULL, NULL) : -ENOMEM;
-        if (r < 0)
-                log_error_errno(r, "%s: cannot be recorded", note->event);
+static bool is_spent(const Kind *kind) {
+        return kind->n_records >= NOTES_RECORDS_MAX;
 }
 
-static void note_close(Notes *n, Note *note) {
-        if (!note->key)
+static void arm(Notes *n) {
+        if (sd_event_source_get_enabled(n->timer, NULL) > 0)
                 return;
-        if (note->count > 0)
-                note_record(n, note, note->count);
-        json_unref(note->data);
-        free(note->key);
+        (void) sd_event_source_set_time_relative(n->timer, n->window_usec < TICK_USEC ? n->window_usec : TICK_USEC);
+        (void) sd_event_source_set_enabled(n->timer, SD_EVENT_ONESHOT);
+}
+
+static Telling *telling_free(Telling *t) {
+        *t->prev = t->next;
+        if (t->next)
+                t->next->prev = t->prev;
+        free(t);
+        return NULL;
+}
+
+/* What was not taken goes on being counted; whether it was written all the same, nobody knows. */
+static void notes_on_recorded(int r, void *userdata) {
+        Telling *t = userdata;
+
+        if (r < 0)
+                count_together(t->notes, t->kind, t->count);
+        (void) telling_free(t);
+}
+
+static int append(Notes *n, Kind *kind, json_t *data, uint64_t count) {
+        Telling *t;
+        int r;
+
+        if (n->waits)
+                return audit_append_sync(kind->event, n->run, NULL, NULL, data);
+        t = malloc(sizeof(*t));
+        if (!t) {
+                json_decref(data);
+                return -ENOMEM;
+        }
+        *t = (Telling) { .notes = n, .kind = kind, .next = n->tellings, .prev = &n->tellings, .count = count };
+        if (t->next)
+                t->next->prev = &t->next;
+        n->tellings = t;
+        r = audit_append(n->audit, kind->event, n->run, NULL, NULL, data, notes_on_recorded, t);
+        if (r < 0)
+                (void) telling_free(t);
+        return r;
+}
+
+static void record(Notes *n, Kind *kind, const json_t *about, uint64_t count) {
+        json_t *data = n->mute ? NULL : json_copy((json_t *) about);
+        int r = n->mute ? -ENOTCONN : -ENOMEM;
+
+        if (data && json_object_set_new(data, "count", json_integer((json_int_t) count)) < 0) {
+                json_decref(data);
+                data = NULL;
+        }
+        if (data) {
+                kind->n_records += 1 + json_dumpb(data, NULL, 0, JSON_COMPACT) / RECORD_SIZE;
+                r = append(n, kind, data, count);
+        }
+        if (r >= 0)
+                return;
+        log_error_errno(r, "%s (×%llu): cannot be recorded", kind->event, (unsigned long long) count);
+        if (n->waits)
+                n->mute = true;
+        else
+                count_together(n, kind, count);
+}
+
+static json_t *describe_overflow(const Kind *kind) {
+        bool spent = is_spent(kind);
+        json_t *data = json_pack("{s:s, s:s, s:s, s:s, s:s*}", "name", "-", "rule", "overflow", "reason", spent ? "record-budget" : "overflow", "detail",
+                                 spent ? "too many records of this run; counted together" : "too many different ones; counted together", "verdict",
+                                 kind->verdict[0] ? kind->verdict : NULL);
+
+        /* what its text needs */
+        if (data && strcmp(kind->event, "credential.misuse") == 0)
+                (void) json_object_set_new(data, "credential", json_string("-"));
+        if (data && kind->verdict[0])
+                (void) json_object_set_new(data, "repository", json_string("-"));
+        return data;
+}
+
+/* Is there a place where they are counted together? Else it is made. */
+static bool open_overflow(Notes *n, Kind *kind) {
+        if (kind->overflow.data)
+                return true;
+        kind->overflow = (Note) { .data = describe_overflow(kind), .until_usec = time_boottime() + (is_spent(kind) ? n->spent_usec : n->window_usec) };
+        if (!kind->overflow.data)
+                log_oom();
+        arm(n);
+        return kind->overflow.data;
+}
+
+static void count_together(Notes *n, Kind *kind, uint64_t count) {
+        if (open_overflow(n, kind))
+                kind->overflow.count += count;
+}
+
+/* Also of these the first is told at once. */
+static void add_to_overflow(Notes *n, Kind *kind) {
+        bool first = !kind->overflow.data;
+
+        if (!open_overflow(n, kind))
+                return;
+        if (first)
+                record(n, kind, kind->overflow.data, 1);
+        else
+                kind->overflow.count++;
+}
+
+static void note_close(Notes *n, Kind *kind, Note *note) {
+        Note ended = *note;
+
+        if (!ended.data)
+                return;
         *note = (Note) {};
+        if (ended.count > 0 && note != &kind->overflow && is_spent(kind))
+                count_together(n, kind, ended.count);
+        else if (ended.count > 0)
+                record(n, kind, ended.data, ended.count);
+        json_unref(ended.data);
+        free(ended.key);
+}
+
+/* Those that ended by then. True: others are left. */
+static bool close_ended(Notes *n, Kind *kind, uint64_t now) {
+        bool any = false;
+
+        for (size_t i = 0; i < NOTES_MAX; i++) {
+                if (kind->notes[i].until_usec <= now)
+                        note_close(n, kind, &kind->notes[i]);
+                any = any || kind->notes[i].data;
+        }
+        if (kind->overflow.until_usec <= now)
+                note_close(n, kind, &kind->overflow);
+        return any || kind->overflow.data;
 }
 
 static int notes_on_timer(sd_event_source *s, uint64_t usec, void *userdata) {
         Notes *n = userdata;
-        uint64_t now = time_boottime();
         bool any = false;
 
-        for (size_t i = 0; i < NOTES_MAX; i++) {
-                if (n->notes[i].key && n->notes[i].until_usec <= now)
-                        note_close(n, &n->notes[i]);
-                any = any || n->notes[i].key;
-        }
+        for (size_t i = 0; i < KINDS_MAX && n->kinds[i].event; i++)
+                any = close_ended(n, &n->kinds[i], time_boottime()) || any;
         flag_next(n);
-        if (any || json_array_size(n->flags) > 0) {
-                (void) sd_event_source_set_time_relative(s, 1000000);
-                (void) sd_event_source_set_enabled(s, SD_EVENT_ONESHOT);
-        }
+        if (any || json_array_size(n->flags) > 0)
+                arm(n);
         return 0;
 }
+
+static void flush(Notes *n, bool wait) {
+        n->waits = wait;
+        for (size_t i = 0; i < KINDS_MAX && n->kinds[i].event; i++)
+                (void) close_ended(n, &n->kinds[i], UINT64_MAX);
+        n->waits = n->mute = false;
+}
+
+void notes_tell(Notes *n) {
+        if (n)
+                flush(n, false);
+}
+
+void notes_tell_last(Notes *n) {
+        if (n)
+                flush(n, true);
+}
+
+void notes_set_times(Notes *n, uint64_t window_usec, uint64_t spent_usec) {
+        n->window_usec = window_usec;
+        n->spent_usec = spent_usec;
+        (void) sd_event_source_set_enabled(n->timer, SD_EVENT_OFF);
+}
+
+/* ---- start and end ---- */
 
 int notes_new(Notes **ret, sd_event *event, AuditClient *audit, const char *run, const char *run_api) {
         _cleanup_(notes_freep) Notes *n = calloc(1, sizeof(*n));
@@ -123,63 +292,93 @@ int notes_new(Notes **ret, sd_event *event, AuditClient *audit, const char *run,
         r = n->flags ? ipc_client_new(&n->anchord, event, run_api) : -ENOMEM;
         if (r < 0)
                 return r;
-        r = sd_event_add_time_relative(event, &n->timer, CLOCK_BOOTTIME, 1000000, 0, notes_on_timer, n);
+        r = sd_event_add_time_relative(event, &n->timer, CLOCK_BOOTTIME, TICK_USEC, 0, notes_on_timer, n);
         if (r < 0)
                 return r;
+        notes_set_times(n, NOTES_WINDOW_USEC, NOTES_SPENT_USEC);
         *ret = TAKE_PTR(n);
         return 0;
+}
+
+static void note_forget(Note *note) {
+        json_unref(note->data);
+        free(note->key);
 }
 
 Notes *notes_free(Notes *n) {
         if (!n)
                 return NULL;
-        for (size_t i = 0; i < NOTES_MAX; i++)
-                note_close(n, &n->notes[i]);
         n->timer = sd_event_source_disable_unref(n->timer);
         n->anchord = ipc_client_free(n->anchord);
         if (json_array_size(n->flags) > 0)
                 log_warning("%zu misuses were not reported to anchord", json_array_size(n->flags));
         json_unref(n->flags);
+        while (n->tellings)
+                (void) telling_free(n->tellings);
+        for (size_t i = 0; i < KINDS_MAX; i++) {
+                for (size_t k = 0; k < NOTES_MAX; k++)
+                        note_forget(&n->kinds[i].notes[k]);
+                note_forget(&n->kinds[i].overflow);
+        }
         free(n);
         return NULL;
 }
 
-/* The note of that kind; else a free place, or the one that ends first. */
-static Note *note_find(Notes *n, const char *event, const char *key) {
-        Note *place = &n->notes[0];
+/* ---- adding ---- */
+
+static Kind *kind_find(Notes *n, const char *event, const json_t *data) {
+        const char *verdict = json_string_value(json_object_get(data, "verdict")) ?: "";
+        Kind *kind = n->kinds;
+
+        while (kind->event && (strcmp(kind->event, event) != 0 || strncmp(kind->verdict, verdict, VERDICT_SIZE - 1) != 0))
+                kind++;
+        assert(kind < n->kinds + KINDS_MAX); /* which is more than there are events */
+        if (!kind->event) {
+                kind->event = event;
+                (void) snprintf(kind->verdict, sizeof(kind->verdict), "%s", verdict);
+        }
+        return kind;
+}
+
+/* The note of that key; else a free place; NULL: there is none. */
+static Note *note_find(Kind *kind, const char *key) {
+        Note *place = NULL;
 
         for (size_t i = 0; i < NOTES_MAX; i++) {
-                Note *note = &n->notes[i];
+                Note *note = &kind->notes[i];
 
-                if (note->key && strcmp(note->event, event) == 0 && strcmp(note->key, key) == 0)
+                if (note->data && strcmp(note->key, key) == 0)
                         return note;
-                if (!note->key || (place->key && note->until_usec < place->until_usec))
+                if (!note->data && !place)
                         place = note;
         }
-        note_close(n, place);
         return place;
 }
 
+static int note_open(Notes *n, Note *note, const char *key, json_t *data) {
+        char *copy = strdup(key);
+
+        if (!copy)
+                return -ENOMEM;
+        *note = (Note) { .key = copy, .data = json_incref(data), .until_usec = time_boottime() + n->window_usec };
+        arm(n);
+        return 0;
+}
+
 void notes_add(Notes *n, const char *event, const char *key, json_t *data) {
-        Note *note = note_find(n, event, key);
+        _cleanup_json_ json_t *owned = data;
+        Kind *kind = kind_find(n, event, data);
+        Note *note = note_find(kind, key);
 
-        if (note->key) {
+        if (note && note->data) {
                 note->count++;
-                json_unref(data);
                 return;
         }
-
-        *note = (Note) { .event = event, .key = strdup(key), .data = data, .until_usec = time_boottime() + WINDOW_USEC };
-        if (!note->key || !data) {
-                log_oom();
-                json_unref(data);
-                free(note->key);
-                *note = (Note) {};
+        if (!note || is_spent(kind) || !data || note_open(n, note, key, data) < 0) {
+                add_to_overflow(n, kind);
                 return;
         }
-        note_record(n, note, 1);
+        record(n, kind, data, 1);
         if (strcmp(event, "credential.misuse") == 0)
                 flag(n, data);
-        (void) sd_event_source_set_time_relative(n->timer, 1000000);
-        (void) sd_event_source_set_enabled(n->timer, SD_EVENT_ONESHOT);
 }

@@ -347,6 +347,7 @@ Inject *inject_free(Inject *i) {
         i->server = ipc_server_free(i->server);
         exchange_close_all(&i->context);
         tally_tell_last(i->tally);
+        notes_tell_last(i->notes);
         i->again = sd_event_source_disable_unref(i->again);
         i->secretd = ipc_client_free(i->secretd);
         i->minter = minter_free(i->minter);
@@ -354,9 +355,9 @@ Inject *inject_free(Inject *i) {
         budget_free(i->budget);
         usage_report_free(i->usage);
         tally_free(i->tally);
-        notes_free(i->notes);
         egress_link_free(i->egress);
         audit_client_free(i->audit);
+        notes_free(i->notes);
         tls_setup_free(i->tls);
         leaf_maker_free(i->leaves);
         for (size_t k = 0; k < RUN_CREDENTIALS_MAX; k++)

@@ -270,8 +270,9 @@ Proxy *proxy_free(Proxy *p) {
         ipc_client_free(p->watch);
         ipc_client_free(p->inject);
         ipc_client_free(p->secretd);
-        notes_free(p->notes);
+        notes_tell_last(p->notes);
         audit_client_free(p->audit);
+        notes_free(p->notes);
         sentinels_done(&p->sentinels);
         connections_done(p);
         dns_server_free(p->dns);

@@ -397,8 +397,8 @@ static inline void tear_down_host(World *w) {
 
         usage_report_free(c->usage);
         tally_free(c->tally);
-        notes_free(c->notes);
         audit_client_free(w->audit);
+        notes_free(c->notes);
         egress_link_free(c->egress);
         tls_setup_free(c->tls);
         leaf_maker_free(c->leaves);

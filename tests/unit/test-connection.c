@@ -217,8 +217,8 @@ static int tear_down(void **state) {
         connections_cut_all(&w->proxy, "the test ends");
         ipc_client_free(w->proxy.egress);
         ipc_client_free(w->proxy.secretd);
-        notes_free(w->proxy.notes);
         audit_client_free(w->proxy.audit);
+        notes_free(w->proxy.notes);
         sentinels_done(&w->proxy.sentinels);
         connections_done(&w->proxy);
         ipc_server_free(w->secretd);

@@ -2,12 +2,14 @@
 
 /* What inject is made of, below the exchange: leaves, where a credential counts, notes, and the link to egressd. */
 
+#include <errno.h>
 #include <openssl/pem.h>
 #include <openssl/x509v3.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/wait.h>
 
 #include <cmocka.h>
 
@@ -151,6 +153,9 @@ typedef struct World {
         EgressLink *link;
         IpcCall *watch, *held;
         char *audited;       /* owned */
+        json_int_t n_counted; /* in what was audited */
+        bool audit_refuses;
+        unsigned n_audit_refused;
         unsigned n_audited, n_answers, n_lost, n_done;
         bool hold;
         const char *verdict;
@@ -164,8 +169,14 @@ typedef struct World {
 static int on_append(IpcCall *call, json_t *params, void *userdata) {
         World *w = userdata;
         _cleanup_free_ char *text = json_canonical(params);
-        char *more = text_format("%s%s\n", w->audited ?: "", text);
+        char *more;
 
+        if (w->audit_refuses) {
+                w->n_audit_refused++;
+                return ipc_call_refuse(call, "Unavailable", "not now");
+        }
+        more = text_format("%s%.300s\n", w->audited ?: "", text);
+        w->n_counted += json_integer_value(json_object_get(json_object_get(params, "data"), "count"));
         free(w->audited);
         w->audited = more;
         w->n_audited++;
@@ -283,6 +294,11 @@ static int tear_down(void **state) {
         return 0;
 }
 
+static void end_notes(World *w, Notes *n) {
+        w->client = audit_client_free(w->client);
+        notes_free(n);
+}
+
 /* The first of a kind at once, the others as a number when the time is over, or the notes end. */
 static void test_notes(void **state) {
         World *w = *state;
@@ -298,17 +314,121 @@ static void test_notes(void **state) {
         assert_int_equal(w->n_audited, 3);
         assert_non_null(strstr(w->audited, "\"count\":1"));
 
-        /* more kinds than there is room for: none is lost, and none is held for ever */
-        for (unsigned i = 0; i < 300; i++) {
-                char key[16];
-
-                (void) snprintf(key, sizeof(key), "k%u", i);
-                notes_add(n, "conn.deny", key, json_pack("{s:s}", "name", key));
-        }
-        notes_free(n);
-        UNTIL(w->event, w->n_audited == 304); /* and the four that were only counted */
+        notes_tell(n);
+        UNTIL(w->event, w->n_audited == 4); /* the four that were only counted */
         assert_non_null(strstr(w->audited, "\"count\":4"));
-        assert_non_null(strstr(w->audited, "\"name\":\"k299\""));
+        assert_int_equal(w->n_counted, 7);
+        notes_add(n, "conn.deny", "a", json_pack("{s:s}", "name", "a")); /* and that is a first one again */
+        UNTIL(w->event, w->n_audited == 5);
+        end_notes(w, n);
+}
+
+static void add_kind(Notes *n, const char *event, unsigned number, const char *padding) {
+        char key[16];
+
+        (void) snprintf(key, sizeof(key), "k%u", number);
+        notes_add(n, event, key, json_pack("{s:s, s:s}", "name", key, "padding", padding));
+}
+
+/* A guest that makes ever new kinds of what is refused: a few records, whose counts are the number of it. Another event has its own places. */
+static void test_many_notes(void **state) {
+        World *w = *state;
+        Notes *n = NULL;
+
+        assert_int_equal(notes_new(&n, w->event, w->client, RUN, "/run/no-anchord.sock"), 0);
+        for (unsigned i = 0; i < 2000; i++)
+                add_kind(n, "conn.deny", i % 500, "");
+        add_kind(n, "credential.misuse", 1, "");
+        UNTIL(w->event, w->n_audited == NOTES_MAX + 1 + 1); /* each at once, the first of the rest, and that */
+        assert_non_null(strstr(w->audited, "\"reason\":\"overflow\""));
+        assert_non_null(strstr(w->audited, "\"event\":\"credential.misuse\""));
+        run_for(w->event, 10000);
+        assert_int_equal(w->n_audited, NOTES_MAX + 2);
+        notes_tell(n);
+        UNTIL(w->event, w->n_counted == 2001);
+        assert_int_equal(w->n_audited, 2 * (NOTES_MAX + 1) + 1);
+        end_notes(w, n);
+}
+
+/* One that does so for hours: from some number of records on two in ten minutes, and still all is counted. */
+static void test_spent_notes(void **state) {
+        static char padding[40000];
+        unsigned i = 0, n_before;
+        World *w = *state;
+        Notes *n = NULL;
+
+        memset(padding, 'x', sizeof(padding) - 1);
+        assert_int_equal(notes_new(&n, w->event, w->client, RUN, "/run/no-anchord.sock"), 0);
+        notes_set_times(n, 10000, 60000000);
+        while (!w->audited || !strstr(w->audited, "record-budget")) {
+                add_kind(n, "conn.deny", i++, padding);
+                assert_true(i < NOTES_RECORDS_MAX);
+                run_for(w->event, 1000);
+        }
+        n_before = w->n_audited;
+        for (unsigned k = 0; k < 300; k++) {
+                add_kind(n, "conn.deny", i++, "");
+                run_for(w->event, 1000);
+        }
+        assert_int_equal(w->n_audited, n_before);
+        notes_tell(n);
+        UNTIL(w->event, w->n_audited == n_before + 1);
+        assert_int_equal(w->n_counted, i);
+        end_notes(w, n);
+}
+
+/* What auditd did not take is counted on. */
+static void test_notes_not_taken(void **state) {
+        World *w = *state;
+        Notes *n = NULL;
+
+        assert_int_equal(notes_new(&n, w->event, w->client, RUN, "/run/no-anchord.sock"), 0);
+        notes_set_times(n, 10000, 60000000);
+        w->audit_refuses = true;
+        for (unsigned i = 0; i < 5; i++)
+                add_kind(n, "conn.deny", i % 2, "");
+        UNTIL(w->event, w->n_audit_refused >= 4); /* the first of each, the rest of them … */
+        assert_int_equal(w->n_counted, 0);
+        w->audit_refuses = false;
+        UNTIL(w->event, w->n_counted == 5); /* … and all that in one place, until it is taken */
+        end_notes(w, n);
+}
+
+/* The end of a process: what it had only counted is in the log before it is gone. The loop does not turn any more, so auditd is another process. */
+static void test_last_notes(void **state) {
+        World *w = *state;
+        Notes *n = NULL;
+        int fd, status;
+        pid_t pid;
+
+        w->audit = ipc_server_free(w->audit);
+        fd = own_world_listen(AUDIT_SOCKET);
+        pid = fork();
+        assert_return_code(pid, errno);
+        if (pid == 0) {
+                World far = {};
+
+                (void) alarm(20);
+                if (sd_event_new(&far.event) < 0 || ipc_server_new(&far.audit, far.event, audit_methods, &far) < 0 || ipc_server_listen_fd(far.audit, fd) < 0)
+                        _exit(1);
+                while (far.n_counted < 1000 + 3)
+                        (void) sd_event_run(far.event, UINT64_MAX);
+                (void) sd_event_run(far.event, 0); /* the last answer leaves */
+                _exit(far.n_counted == 1003 && far.n_audited == 2 * (NOTES_MAX + 1) + 2 ? 0 : 2);
+        }
+        (void) close(fd);
+
+        assert_int_equal(notes_new(&n, w->event, w->client, RUN, "/run/no-anchord.sock"), 0);
+        for (unsigned i = 0; i < 1000; i++)
+                add_kind(n, "conn.deny", i % 200, "");
+        notes_add(n, "git.push", "r", json_pack("{s:s}", "verdict", "refused"));
+        notes_add(n, "git.push", "r", json_pack("{s:s}", "verdict", "refused"));
+        notes_add(n, "git.push", "r", json_pack("{s:s}", "verdict", "refused"));
+        UNTIL(w->event, audit_pending(w->client, RUN) == 0);
+        notes_tell_last(n);
+        assert_int_equal(waitpid(pid, &status, 0), pid);
+        assert_int_equal(status, 0);
+        end_notes(w, n);
 }
 
 static void ask(World *w) {
@@ -409,6 +529,10 @@ int main(void) {
                 cmocka_unit_test(test_leaf_constraints),
                 cmocka_unit_test(test_credential),
                 cmocka_unit_test_setup_teardown(test_notes, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_many_notes, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_spent_notes, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_notes_not_taken, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_last_notes, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_link, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_within, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_forgotten_question, set_up, tear_down),
