@@ -17,7 +17,7 @@
  *
  * At a crash: registrations, policies with what operators changed, names and grants are on disk; the map's entries are the kernel's. A
  * new process claims those of the grants that it knows and closes the others: open connections go on if it beats within ten seconds, new
- * connects need new grants, and what belongs to owners that do not come back to watch is revoked. Requests under way are lost; their
+ * connects need new grants, what ended meanwhile its owners tell (grant-ends.c), and what belongs to owners that do not come back to watch is revoked. Requests under way are lost; their
  * callers see a broken connection and deny. Denials that were counted and not told are told in sum (untold.c); an orderly stop tells them first.
  *
  * egressd.c has start-up, egressd-host.c what it takes from the host's configuration, egressd-methods.c the table and the short methods, egressd-connect.c the
@@ -67,6 +67,16 @@ static int open_map(Egressd *e) {
         if (r > 0)
                 log_notice("%d entries of the fence belonged to no connection that is known, and are closed", r);
         return 0;
+}
+
+/* What an earlier life was about to grant: nobody got it, and nobody will say that it is over. */
+static void drop_unmade(Egressd *e) {
+        for (EgressRun *run = egress_state_runs(e->state); run; run = run->next)
+                for (EgressGrant *g = run->grants, *next; g; g = next) {
+                        next = g->next;
+                        if (g->n_fence == 0)
+                                egressd_cut(e, g, "never-made");
+                }
 }
 
 static int open_server(Egressd *e) {
@@ -125,6 +135,7 @@ int egressd_new(Egressd **ret, sd_event *event) {
         if (r < 0)
                 return r;
         egressd_tell_untold(e);
+        drop_unmade(e);
         r = open_server(e);
         if (r < 0)
                 return r;

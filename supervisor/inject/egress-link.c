@@ -3,7 +3,8 @@
 /*
  * One client for questions, several at a time, and a Watch that is made again whenever it ends. After ten
  * seconds without a heartbeat, also from the start, the link is lost; whoever asks then is denied without asking.
- * A grant belongs to whoever asked: if that one is gone when the answer comes, the grant is given back at once.
+ * A grant belongs to whoever asked: if that one is gone when the answer comes, the grant is given back at once. That it was given back,
+ * egressd is told until it knows (egress/grant-ends.c).
  */
 
 #include "inject/egress-link.h"
@@ -12,6 +13,7 @@
 #include <jansson.h>
 #include <string.h>
 
+#include "egress/grant-ends-api.h"
 #include "ipc/ipc.h"
 #include "util/json.h"
 #include "util/log.h"
@@ -26,6 +28,7 @@ enum { PARALLEL = 16 };
 
 struct EgressLink {
         IpcClient *client; /* owned */
+        GrantEnds *ends;   /* owned */
         sd_event_source *silence, *again; /* owned */
         EgressLost lost;
         EgressRevoked revoked;
@@ -60,16 +63,22 @@ static int link_on_silence(sd_event_source *s, uint64_t usec, void *userdata) {
         return 0;
 }
 
-static int link_on_again(sd_event_source *s, uint64_t usec, void *userdata) {
-        int r;
-
-        r = watch(userdata);
-        return r < 0 ? log_error_errno(r, "cannot watch egressd") : 0;
-}
-
 static void arm(sd_event_source *s, uint64_t usec) {
         (void) sd_event_source_set_time_relative(s, usec);
         (void) sd_event_source_set_enabled(s, SD_EVENT_ONESHOT);
+}
+
+static int link_on_again(sd_event_source *s, uint64_t usec, void *userdata) {
+        EgressLink *l = userdata;
+        int r;
+
+        r = watch(l);
+        if (r >= 0)
+                return 0;
+        /* too many questions are under way, say */
+        log_warning_errno(r, "cannot watch egressd yet");
+        arm(l->again, AGAIN_USEC);
+        return 0;
 }
 
 static void tell_streams(EgressLink *l, const json_t *list) {
@@ -122,6 +131,9 @@ int egress_link_new(EgressLink **ret, sd_event *event, const char *socket_path, 
         if (r < 0)
                 return r;
         ipc_client_set_parallel(l->client, PARALLEL);
+        r = grant_ends_new(&l->ends, event, socket_path);
+        if (r < 0)
+                return r;
         r = sd_event_add_time_relative(event, &l->silence, CLOCK_BOOTTIME, SILENCE_USEC, 0, link_on_silence, l);
         if (r < 0)
                 return r;
@@ -143,6 +155,7 @@ EgressLink *egress_link_free(EgressLink *l) {
         if (!l)
                 return NULL;
         l->client = ipc_client_free(l->client);
+        l->ends = grant_ends_free(l->ends);
         while (l->questions)
                 question_over(l->questions);
         l->again = sd_event_source_disable_unref(l->again);
@@ -247,14 +260,6 @@ int egress_link_ask(EgressLink *l, const char *name, uint16_t port, const char *
 }
 
 void egress_link_done(EgressLink *l, int64_t grant, uint64_t bytes_in, uint64_t bytes_out, uint64_t duration_usec) {
-        int r;
-
-        if (grant <= 0)
-                return;
-        r = ipc_client_call_async(l->client, EGRESS "Done",
-                                  json_pack("{s:I, s:I, s:I, s:I}", "grant", (json_int_t) grant, "bytes_in", (json_int_t) bytes_in,
-                                            "bytes_out", (json_int_t) bytes_out, "duration_us", (json_int_t) duration_usec),
-                                  NULL, 0, false, ANSWER_USEC, NULL, NULL);
-        if (r < 0)
-                log_warning_errno(r, "grant %lld cannot be given back", (long long) grant);
+        if (grant > 0)
+                grant_ends_add(l->ends, grant, bytes_in, bytes_out, duration_usec);
 }

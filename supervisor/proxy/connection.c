@@ -53,23 +53,14 @@ static void connection_release(Connection *c) {
         free(c);
 }
 
-static void on_ignored(IpcClient *client, const char *error, json_t *params, bool more, void *userdata) {
-}
-
 /* egressd hears about the end of every grant that it gave, however the connection ended. */
 static void report_done(Connection *c) {
-        json_t *params;
-
         if (c->grant == 0)
                 return;
 
-        params = json_pack("{s:I, s:I, s:I, s:I}", "grant", (json_int_t) c->grant,
-                           "bytes_in", (json_int_t) (c->relay ? relay_bytes_in(c->relay) : 0),
-                           "bytes_out", (json_int_t) (c->relay ? relay_bytes_out(c->relay) : 0),
-                           "duration_us", (json_int_t) (time_boottime() - c->began_usec));
+        grant_ends_add(c->proxy->ends, (int64_t) c->grant, c->relay ? relay_bytes_in(c->relay) : 0, c->relay ? relay_bytes_out(c->relay) : 0,
+                       time_boottime() - c->began_usec);
         c->grant = 0;
-        if (params)
-                (void) ipc_client_call_async(c->proxy->egress, EGRESS_INTERFACE ".Done", params, NULL, 0, false, LOOK_USEC, on_ignored, NULL);
 }
 
 Connection *connection_free(Connection *c) {

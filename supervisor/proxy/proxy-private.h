@@ -6,6 +6,7 @@
 #include <netinet/in.h>
 
 #include "audit/notes.h"
+#include "egress/grant-ends-api.h"
 #include "ipc/ipc.h"
 #include "proxy/dns-server.h"
 #include "proxy/proxy.h"
@@ -40,6 +41,7 @@ struct Proxy {
         sd_event *event;          /* ref */
         char run[ID_LENGTH + 1];
         IpcClient *egress;        /* owned: questions about connections, several at once */
+        GrantEnds *ends;          /* owned: what egressd is told of connections that are over */
         IpcClient *names;         /* owned: questions about names */
         IpcClient *watch;         /* owned */
         IpcClient *inject;        /* owned */

@@ -203,6 +203,8 @@ static int open_clients(Proxy *p) {
 
         r = ipc_client_new(&p->egress, p->event, EGRESS_SOCKET);
         if (r >= 0)
+                r = grant_ends_new(&p->ends, p->event, EGRESS_SOCKET);
+        if (r >= 0)
                 r = ipc_client_new(&p->names, p->event, EGRESS_SOCKET);
         if (r >= 0)
                 r = ipc_client_new(&p->watch, p->event, EGRESS_SOCKET);
@@ -266,6 +268,7 @@ Proxy *proxy_free(Proxy *p) {
         listener_done(&p->explicit_proxy);
         connections_cut_all(p, "the proxy ends");
         ipc_client_free(p->egress);
+        grant_ends_free(p->ends);
         ipc_client_free(p->names);
         ipc_client_free(p->watch);
         ipc_client_free(p->inject);

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Denials are told in sum every ten seconds. What egressd had counted when it is killed is told by its next life: the counts of a run's records
-are the number of its denials."""
+are the number of its denials. And what ends while it is away, it hears of afterwards."""
+
+import socket
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -8,7 +11,7 @@ from egressrun import EgressRun
 from fakeguest import dns
 from waiting import wait_for
 
-RUN, DENIED = "r0000lost0001", "denied.example.com"
+RUN, DENIED, ALLOWED = "r0000lost0001", "denied.example.com", "www.example.org"
 
 
 @pytest.fixture(scope="module")
@@ -57,3 +60,40 @@ def test_nor_are_they_lost_by_a_restart(host, run):
     host.systemctl("restart", "anchor-egressd.service")
     assert run.call(dns, DENIED)[0] == 5
     wait_for(lambda: counts(run) == before + 22, 20, lambda: run.records("dns.refused"))
+
+
+def hold(address, n, path, opened, over):
+    """Opens so many connections, asks for something on each, and closes them when the file `over` is there."""
+    held = []
+    for _ in range(n):
+        s = socket.create_connection((address, 80), timeout=10)
+        s.sendall(b"GET %s HTTP/1.1\r\nHost: %s\r\n\r\n" % (path.encode(), ALLOWED.encode()))
+        assert s.recv(65536).startswith(b"HTTP/1.1 200 ")
+        held.append(s)
+    opened.touch()
+    wait_for(over.exists, 60)
+    for s in held:
+        s.close()
+    return n
+
+
+def test_ends_are_told_when_egressd_is_back(host, run, tmp_path):
+    """Connections that end while egressd is away end for it as well, and each is in the log: nothing of them counts against the run."""
+    opened, over = tmp_path / "opened", tmp_path / "over"
+    with ThreadPoolExecutor(1) as pool:
+        held = pool.submit(run.call, hold, run.address_of(ALLOWED), 48, "/held", opened, over)
+        try:
+            wait_for(opened.exists, 20)
+            grants = {r["grant"] for r in run.records("egress.allow", name=ALLOWED, path="/held")}
+            assert len(grants) == 48
+            host.stop_daemon("anchor-egressd")
+        finally:
+            over.touch()
+        assert held.result() == 48
+    host.start_daemon("anchor-egressd")
+
+    def ends():
+        return {r["grant"]: r for r in run.records("conn.close", name=ALLOWED) if r["grant"] in grants}
+
+    wait_for(lambda: set(ends()) == grants, 20, lambda: grants - set(ends()))
+    assert all("reason" not in r and r["bytes_in"] > 0 for r in ends().values())   # its proxy's word, not egressd's guess

@@ -201,6 +201,7 @@ static int set_up(void **state) {
         w->proxy.transparent.fd = w->proxy.explicit_proxy.fd = -1;
         assert_return_code(ipc_client_new(&w->proxy.egress, w->event, EGRESS_SOCKET), 0);
         ipc_client_set_parallel(w->proxy.egress, 4);
+        assert_return_code(grant_ends_new(&w->proxy.ends, w->event, EGRESS_SOCKET), 0);
         w->secretd = serve_others(w, secret_methods, SECRET_SOCKET);
         w->anchord = serve_others(w, run_methods, RUN_SOCKET);
         fake_auditd_start(&w->auditd, w->event);
@@ -216,6 +217,7 @@ static int tear_down(void **state) {
 
         connections_cut_all(&w->proxy, "the test ends");
         ipc_client_free(w->proxy.egress);
+        grant_ends_free(w->proxy.ends);
         ipc_client_free(w->proxy.secretd);
         audit_client_free(w->proxy.audit);
         notes_free(w->proxy.notes);
@@ -372,9 +374,27 @@ static void test_raw_origin_speaks_first(void **state) {
         (void) shutdown(w->guest, SHUT_WR);
         assert_int_equal(read_far(w, w->origin, 0), 0);
         expect_gone(w);
+        UNTIL(w->event, w->n_done > 0);
         for (int i = 0; i < 5; i++)
                 turn(w);
         assert_int_equal(w->n_done, 1);
+}
+
+/* What ends while egressd is away, it hears of when it is back. */
+static void test_ends_without_egressd(void **state) {
+        World *w = *state;
+
+        guest_connects(w, RAW_PORT);
+        origin_accepts(w, RAW_PORT);
+        say_text(w->origin, "SSH-2.0-x\r\n");
+        expect_text(w, w->guest, "SSH-2.0-x\r\n");
+        w->server = ipc_server_free(w->server);
+        connections_cut_all(&w->proxy, "no heartbeat");
+        for (int i = 0; i < 5; i++)
+                turn(w);
+        assert_int_equal(w->n_done, 0);
+        serve(w);
+        UNTIL(w->event, w->n_done == 1);
 }
 
 static void test_tls(void **state) {
@@ -809,6 +829,7 @@ static int enter_own_world(void **state) {
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test_setup_teardown(test_raw_origin_speaks_first, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_ends_without_egressd, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_tls, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_silent_guest, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_second_hello, set_up, tear_down),

@@ -409,6 +409,33 @@ static void test_restart(void **state) {
         assert_int_equal(n_live(), 0);
 }
 
+/* One that ended between a grant's being written down and its being opened: it is nobody's, and does not count against the run for ever. */
+static void test_restart_amid_a_grant(void **state) {
+        _cleanup_free_ char *good = NULL;
+        World *w = *state;
+
+        register_run(w, RUN);
+        good = resolve(w, "good.example.org");
+        connect_tls(w, good, "good.example.org");
+        w->auditd.waits = true;
+        w->answered = false;
+        w->answer = json_unref(w->answer);
+        assert_int_equal(ipc_client_call_async(w->client, "io.anchorhold.Egress.Connect",
+                                               json_pack("{s:s, s:i, s:s, s:s}", "name", "fine.example.org", "port", 443, "protocol", "tls", "sni", "fine.example.org"),
+                                               NULL, 0, false, 0, on_answer, w),
+                         0);
+        UNTIL(w->event, w->auditd.waiting);
+        assert_int_equal(egress_state_find(w->e->state, RUN)->n_addresses, 2);
+        w->auditd.waits = false;
+        w->e = egressd_free(w->e);
+        UNTIL(w->event, w->answered);
+        assert_non_null(w->error);
+        begin_life(w);
+        assert_int_equal(egress_state_find(w->e->state, RUN)->n_addresses, 1);
+        UNTIL(w->event, strstr(w->auditd.records, "\"reason\":\"never-made\""));
+        assert_int_equal(n_live(), 1);
+}
+
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test_setup_teardown(test_register, set_up, tear_down),
@@ -422,6 +449,7 @@ int main(void) {
                 cmocka_unit_test_setup_teardown(test_too_many_streams, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_release_of_many_policies, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_restart, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_restart_amid_a_grant, set_up, tear_down),
         };
 
         return cmocka_run_group_tests(tests, enter_world, NULL);

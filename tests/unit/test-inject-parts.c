@@ -151,7 +151,8 @@ typedef struct World {
         IpcServer *audit, *egress;
         AuditClient *client;
         EgressLink *link;
-        IpcCall *watch, *held;
+        IpcCall *watch, *held[16];
+        size_t n_held;
         char *audited;       /* owned */
         json_int_t n_counted; /* in what was audited */
         bool audit_refuses;
@@ -203,7 +204,8 @@ static int on_connect(IpcCall *call, json_t *params, void *userdata) {
 
         keep_within(w, params);
         if (w->hold) {
-                w->held = ipc_call_ref(call);
+                assert_true(w->n_held < ELEMENTSOF(w->held));
+                w->held[w->n_held++] = ipc_call_ref(call);
                 return 0;
         }
         return answer(w, call);
@@ -285,7 +287,8 @@ static int tear_down(void **state) {
         egress_link_free(w->link);
         audit_client_free(w->client);
         ipc_call_unref(w->watch);
-        ipc_call_unref(w->held);
+        while (w->n_held > 0)
+                ipc_call_unref(w->held[--w->n_held]);
         ipc_server_free(w->audit);
         ipc_server_free(w->egress);
         sd_event_unref(w->event);
@@ -474,6 +477,42 @@ static void test_link(void **state) {
         UNTIL(w->event, w->n_answers == 4);
         assert_false(w->pass);
         assert_string_equal(w->reason, "unavailable");
+
+        /* that one is over, egressd hears when it is back */
+        egress_link_done(w->link, 9, 1, 2, 3);
+        run_for(w->event, 10000);
+        w->egress = serve(w, egress_methods, EGRESS);
+        UNTIL(w->event, w->done == 9);
+        assert_int_equal(w->n_done, 2);
+}
+
+/* egressd hangs, and a guest asks until no more questions are taken: when it goes on, it is watched again. */
+static void test_watch_again(void **state) {
+        EgressQuestion *q;
+        World *w = *state;
+        unsigned n = 0;
+        int r;
+
+        w->hold = true;
+        do {
+                r = egress_link_ask(w->link, NAME, 443, "GET", "/", NULL, on_answer, w, &q);
+                n += r >= 0;
+        } while (r >= 0);
+        assert_int_equal(r, -EBUSY);
+        UNTIL(w->event, w->n_held == ELEMENTSOF(w->held));
+        w->watch = ipc_call_unref(w->watch);
+        UNTIL(w->event, egress_link_ask(w->link, NAME, 443, "GET", "/", NULL, on_answer, w, &q) >= 0); /* in its place */
+        n++;
+        run_for(w->event, 1200000); /* in which it tries in vain */
+        assert_null(w->watch);
+        w->hold = false;
+        while (w->n_held > 0) {
+                assert_int_equal(answer(w, w->held[--w->n_held]), 0);
+                ipc_call_unref(w->held[w->n_held]);
+        }
+        UNTIL(w->event, w->watch);
+        UNTIL(w->event, w->n_answers == n);
+        assert_int_equal(w->n_lost, 0);
 }
 
 /* Which connection is to carry a request, and what it carries besides. */
@@ -500,9 +539,9 @@ static void test_forgotten_question(void **state) {
 
         w->hold = true;
         assert_int_equal(egress_link_ask(w->link, NAME, 443, "GET", "/", NULL, on_answer, w, &q), 0);
-        UNTIL(w->event, w->held);
+        UNTIL(w->event, w->n_held > 0);
         q = egress_question_free(q);
-        assert_int_equal(answer(w, w->held), 0);
+        assert_int_equal(answer(w, w->held[0]), 0);
         UNTIL(w->event, w->done == 7);
         assert_int_equal(w->n_answers, 0);
 }
@@ -513,7 +552,7 @@ static void test_ends_asking(void **state) {
 
         w->hold = true;
         ask(w);
-        UNTIL(w->event, w->held);
+        UNTIL(w->event, w->n_held > 0);
         w->link = egress_link_free(w->link);
         assert_int_equal(w->n_answers, 0);
 }
@@ -534,6 +573,7 @@ int main(void) {
                 cmocka_unit_test_setup_teardown(test_notes_not_taken, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_last_notes, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_link, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_watch_again, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_within, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_forgotten_question, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_ends_asking, set_up, tear_down),
