@@ -67,6 +67,14 @@ void egressd_registrations_done(Egressd *e) {
 
 /* ---- the record ---- */
 
+/* Not recorded, so it did not happen. */
+static void refuse_unrecorded(Registration *g, EgressRun *run) {
+        egressd_requests_cancel(g->egressd, run);
+        egressd_revoke(g->egressd, run, 0, "not-registered");
+        egress_state_release(g->egressd->state, run);
+        ipc_waiters_refuse(&g->calls, "Unavailable", "the audit log did not take the registration");
+}
+
 static void on_registered(int r, void *userdata) {
         _cleanup_(registration_freep) Registration *g = userdata;
         EgressRun *run = g->released ? NULL : egress_state_find(g->egressd->state, g->run);
@@ -76,11 +84,7 @@ static void on_registered(int r, void *userdata) {
                 return;
         }
         if (r < 0) {
-                /* Not recorded, so it did not happen. */
-                egressd_requests_cancel(g->egressd, run);
-                egressd_revoke(g->egressd, run, 0, "not-registered");
-                egress_state_release(g->egressd->state, run);
-                ipc_waiters_refuse(&g->calls, "Unavailable", "the audit log did not take the registration");
+                refuse_unrecorded(g, run);
                 return;
         }
 
@@ -99,7 +103,7 @@ static void record(Registration *registration, EgressRun *run) {
         if (r >= 0)
                 (void) TAKE_PTR(g);
         else
-                ipc_waiters_refuse(&g->calls, "Unavailable", "the audit log did not take the registration");
+                refuse_unrecorded(g, run);
 }
 
 /* ---- freezing ---- */

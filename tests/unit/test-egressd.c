@@ -39,6 +39,23 @@ static void test_register(void **state) {
         assert_int_equal(egress_state_count(w->e->state), 1); /* what is not on record did not happen */
 }
 
+/* The same if the record cannot even be sent: so many of that run wait already. */
+static void test_register_without_room_for_the_record(void **state) {
+        World *w = *state;
+        int r;
+
+        w->auditd.waits = true;
+        do
+                r = audit_append(w->e->audit, "conn.close", OTHER, NULL, NULL, json_object(), NULL, NULL);
+        while (r >= 0);
+        assert_int_equal(r, -EBUSY);
+        call(w, "Register", json_pack("{s:s, s:s, s:s}", "run", OTHER, "workflow", "net", "stage", "work"));
+        assert_error(w, "Unavailable");
+        assert_null(egress_state_find(w->e->state, OTHER));
+        w->auditd.waits = false;
+        register_run(w, RUN); /* and the control: another lane */
+}
+
 typedef struct Reply {
         bool answered;
         char error[64]; /* without its interface; "": none */
@@ -439,6 +456,7 @@ static void test_restart_amid_a_grant(void **state) {
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test_setup_teardown(test_register, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_register_without_room_for_the_record, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_register_takes_its_time, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_names, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_connect, set_up, tear_down),
