@@ -58,7 +58,7 @@ typedef enum CredentialChange {
 } CredentialChange;
 
 /* What secretd says of it now; value NULL: nothing. Takes *value over unless it is the same. `source` is the object that `c`
- * was made from. After anything but SAME, connections that may carry the former value are the caller's to cut. */
+ * was made from. After anything but SAME, exchange_credential_changed(). */
 CredentialChange inject_credential_update(InjectCredential *c, RunCredential *source, Secret **value);
 
 bool inject_credential_covers_host(const InjectCredential *c, const char *host, uint16_t port);

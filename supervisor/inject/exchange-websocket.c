@@ -66,7 +66,7 @@ static int pass_down(Exchange *x) {
         x->bytes_in += (uint64_t) size;
 
         if (buffer_size(&x->from_origin) > 0)
-                r = websocket_feed(x->frames_down, buffer_data(&x->from_origin), buffer_size(&x->from_origin), &x->to_guest);
+                r = request_feed_origin_websocket(&x->request, x->frames_down, buffer_data(&x->from_origin), buffer_size(&x->from_origin), &x->to_guest);
         buffer_clear(&x->from_origin);
         if (r == -EBADMSG) {
                 log_warning("%s sends what is no WebSocket: %s", x->name, websocket_error(x->frames_down));

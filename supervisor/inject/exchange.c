@@ -550,7 +550,8 @@ void exchange_cut_stream(ExchangeContext *c, int64_t grant, int32_t stream) {
                 }
 }
 
-void exchange_close_credential(ExchangeContext *c, const InjectCredential *credential) {
+void exchange_credential_changed(ExchangeContext *c, const InjectCredential *credential) {
+        c->generation++;
         for (Exchange *x = c->exchanges, *next; x; x = next) {
                 next = x->next;
                 if (inject_credential_covers_host(credential, x->name, x->port))

@@ -32,7 +32,7 @@ typedef struct ExchangeContext {
         UsageReport *usage;
         Budget *budget;  /* NULL: model calls are not reserved */
         Minter *minter;
-        uint64_t generation; /* of the credentials' values: counted up when one is minted */
+        uint64_t generation; /* of the credentials' values: counted up when one is minted or changes, so that what masks answers is made anew */
         size_t n_metered; /* model calls under way, */
         uint64_t n_calls; /* and of all time */
         size_t gathered; /* bytes of bodies that wait for a reservation */
@@ -51,5 +51,6 @@ void exchange_close_all(ExchangeContext *c);
 void exchange_close_grant(ExchangeContext *c, int64_t grant);
 /* One request on a connection of HTTP/2; the others go on. */
 void exchange_cut_stream(ExchangeContext *c, int64_t grant, int32_t stream);
-/* Those to hosts that the credential is for: they may carry its value, and mask the one that it had when they began. */
-void exchange_close_credential(ExchangeContext *c, const InjectCredential *credential);
+/* Its value is another one, or is gone. Connections to the hosts that it is for end, since they may carry the one before; in all others the new one is masked
+ * from here on, also in an answer that has begun. */
+void exchange_credential_changed(ExchangeContext *c, const InjectCredential *credential);

@@ -102,7 +102,7 @@ int h2_stream_take_answer(H2Stream *s, const uint8_t *data, size_t size) {
         int r;
 
         s->down.unreturned += size;
-        r = s->down.frames ? websocket_feed(s->down.frames, data, size, &s->down.data) : feed_answer(s, data, size);
+        r = s->down.frames ? request_feed_origin_websocket(&s->request, s->down.frames, data, size, &s->down.data) : feed_answer(s, data, size);
         if (r == -EBADMSG && s->down.frames)
                 r = h2_stream_deny(s, 502, "origin-malformed", "frame", websocket_error(s->down.frames));
         else if (is_undecodable(r))

@@ -153,7 +153,7 @@ static void update_credential(Inject *i, const char *name, Secret **value) {
                 if (change == CREDENTIAL_SAME)
                         continue;
                 log_notice("credential %s was %s", name, change == CREDENTIAL_GONE ? "revoked" : "changed");
-                exchange_close_credential(&i->context, c);
+                exchange_credential_changed(&i->context, c);
         }
 }
 

@@ -22,6 +22,7 @@
 
 #include "inject/mask.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <openssl/crypto.h>
 #include <stdbool.h>
@@ -204,6 +205,15 @@ Masker *masker_free(Masker *m) {
         explicit_bzero(m, m->size);
         free(m);
         return NULL;
+}
+
+void masker_take_over(Masker *m, Masker *from) {
+        assert(m->n_needles > 0 || buffer_size(&from->held) == 0); /* one without needles holds nothing back */
+        m->held = from->held;
+        from->held = (Buffer) {};
+        memcpy(m->ahead, from->ahead, sizeof(m->ahead));
+        m->hits = from->hits;
+        m->last = from->last;
 }
 
 void masker_rest(Masker *m) {

@@ -43,6 +43,10 @@ int masker_feed(Masker *m, const void *data, size_t size, Buffer *out);
 /* The stream is over: what was held back follows. The masker can then be used for another stream. */
 int masker_finish(Masker *m, Buffer *out);
 
+/* Goes on in place of `from`, in the middle of its stream, for other needles: what `from` holds back is m's now. For one that is new. Of a needle that only m
+ * has, nothing is found of which a part was let go before. */
+void masker_take_over(Masker *m, Masker *from);
+
 /* Frees what only the text needed that went through, if nothing of it is held back. NULL is nothing. */
 void masker_rest(Masker *m);
 

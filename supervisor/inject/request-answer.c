@@ -77,16 +77,18 @@ bool request_passes_field(const Request *q, const HttpHead *head, const char *na
 int request_mask_text(Request *q, const char *text, Buffer *out) {
         int r;
 
-        r = masker_feed(q->mask, text, strlen(text), out);
+        r = request_renew_mask(q);
+        if (r >= 0)
+                r = masker_feed(q->mask, text, strlen(text), out);
         return r < 0 ? r : masker_finish(q->mask, out);
 }
 
 static int feed_decoded(Request *q, const void *data, size_t size, bool last, Buffer *out) {
-        int r = 0;
+        int r = request_renew_mask(q);
 
         if (size > 0 && q->usage)
                 usage_reader_feed(q->usage, data, size);
-        if (size > 0)
+        if (r >= 0 && size > 0)
                 r = masker_feed(q->mask, data, size, out);
         return r >= 0 && last ? masker_finish(q->mask, out) : r;
 }
@@ -110,7 +112,9 @@ int request_feed_answer(Request *q, const void *data, size_t size, bool last, Bu
 }
 
 int request_release_answer(Request *q, Buffer *out) {
-        return masker_finish(q->mask, out);
+        int r = request_renew_mask(q);
+
+        return r < 0 ? r : masker_finish(q->mask, out);
 }
 
 void request_report_usage(Request *q, bool complete) {

@@ -250,7 +250,6 @@ int request_begin(Request *q, const HttpHead *h, Refusal *ret) {
 /* ---- the audit log, before a credential leaves ---- */
 
 static int record_use(Request *q, Refusal *ret, bool *ret_waits);
-static int make_masker(const Request *q, bool tripwire, Masker **ret);
 
 void request_settle(Request *q, int r, const Refusal *refusal) {
         RequestCleared cleared = q->cleared;
@@ -259,23 +258,12 @@ void request_settle(Request *q, int r, const Refusal *refusal) {
         cleared(r, refusal, q->userdata);
 }
 
-/* A value was minted since the masker was made. */
-static int renew_mask(Request *q) {
-        if (q->generation == q->context->generation)
-                return 0;
-        q->mask = masker_free(q->mask);
-        q->generation = q->context->generation;
-        return make_masker(q, false, &q->mask);
-}
-
 /* What is left are tokens, and the budget. */
 void request_go_on(Request *q, int r, Refusal *refusal) {
         if (r == 0)
                 r = request_wait_for_token(q, refusal);
         if (r == REQUEST_E_WAITS)
                 return;
-        if (r == 0)
-                r = renew_mask(q);
         if (r == 0 && q->gathers) {
                 r = request_reserve(q, refusal);
                 if (r == 0)
@@ -407,9 +395,6 @@ static int clear_covered(Request *q, Refusal *ret) {
         r = request_wait_for_token(q, ret);
         if (r != 0)
                 return r == REQUEST_E_WAITS ? 0 : r;
-        r = renew_mask(q);
-        if (r < 0)
-                return r;
         return q->gathers ? request_reserve(q, ret) : REQUEST_E_CLEARED;
 }
 
@@ -489,12 +474,43 @@ int request_init(Request *q, ExchangeContext *c, const char *name, uint16_t port
         return r < 0 ? r : make_masker(q, true, &q->tripwire);
 }
 
-int request_new_websocket(const Request *q, bool from_client, Websocket **ret) {
+int request_renew_mask(Request *q) {
+        Masker *fresh;
+        int r;
+
+        if (q->generation == q->context->generation)
+                return 0;
+        r = make_masker(q, false, &fresh);
+        if (r < 0)
+                return r;
+        masker_take_over(fresh, q->mask);
+        masker_free(q->mask);
+        q->mask = fresh;
+        q->generation = q->context->generation;
+        return 0;
+}
+
+int request_feed_origin_websocket(Request *q, Websocket *s, const void *data, size_t size, Buffer *out) {
+        _cleanup_(masker_freep) Masker *messages = NULL, *controls = NULL;
+        int r;
+
+        if (q->frames_generation != q->context->generation) {
+                if ((r = make_masker(q, false, &messages)) < 0 || (r = make_masker(q, false, &controls)) < 0)
+                        return r;
+                websocket_set_maskers(s, TAKE_PTR(messages), TAKE_PTR(controls));
+                q->frames_generation = q->context->generation;
+        }
+        return websocket_feed(s, data, size, out);
+}
+
+int request_new_websocket(Request *q, bool from_client, Websocket **ret) {
         _cleanup_(masker_freep) Masker *messages = NULL, *controls = NULL;
         int r;
 
         if ((r = make_masker(q, from_client, &messages)) < 0 || (r = make_masker(q, from_client, &controls)) < 0)
                 return r;
+        if (!from_client)
+                q->frames_generation = q->context->generation;
         return websocket_new(ret, from_client, TAKE_PTR(messages), TAKE_PTR(controls));
 }
 

@@ -87,7 +87,8 @@ typedef struct Request {
 
         EgressQuestion *question; /* owned */
         MintWait *mint;           /* owned */
-        uint64_t generation;      /* of the values that `mask` knows */
+        uint64_t generation;      /* of the values that `mask` knows, */
+        uint64_t frames_generation; /* and of those that what works on the origin's frames knows */
         RecordWait *record;       /* owned by the audit log's callback */
         RequestGranted granted;
         RequestCleared cleared;
@@ -142,10 +143,13 @@ int request_mask_text(Request *q, const char *text, Buffer *out);
 /* A piece of the answer's body, or its end: decoded and masked. -EBADMSG, -EFBIG: its encoding is broken, or a bomb. */
 int request_feed_answer(Request *q, const void *data, size_t size, bool last, Buffer *out);
 /* One direction of the WebSocket that the request has opened. */
-int request_new_websocket(const Request *q, bool from_client, Websocket **ret);
+int request_new_websocket(Request *q, bool from_client, Websocket **ret);
 /* What the client sends on it: frames that may leave are appended to out. REQUEST_E_REFUSED: those are none (400), or a sentinel is in them (403);
  * recorded, and all of out is to be thrown away. */
 int request_feed_websocket(Request *q, Websocket *s, const void *data, size_t size, Buffer *out, Refusal *ret);
+
+/* What the origin sends on it, masked. -EBADMSG: as websocket_feed(). */
+int request_feed_origin_websocket(Request *q, Websocket *s, const void *data, size_t size, Buffer *out);
 
 /* What was held back of the answer leaves, likewise. */
 int request_release_answer(Request *q, Buffer *out);
@@ -168,6 +172,11 @@ int request_settle_length(Request *q);
 int request_wait_for_token(Request *q, Refusal *ret);
 /* Egressd, the audit log and perhaps a minter have said what they say; q may be gone after it. */
 void request_go_on(Request *q, int r, Refusal *refusal);
+
+/* ---- for request-answer.c ---- */
+
+/* Before anything of the answer is masked: a value may have come or changed since the masker was made, and be in what comes now, from whatever host. */
+int request_renew_mask(Request *q);
 
 /* ---- for request-body.c ---- */
 

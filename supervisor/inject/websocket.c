@@ -71,6 +71,15 @@ Websocket *websocket_free(Websocket *s) {
         return NULL;
 }
 
+void websocket_set_maskers(Websocket *s, Masker *messages, Masker *controls) {
+        masker_take_over(messages, s->messages);
+        masker_take_over(controls, s->controls);
+        masker_free(s->messages);
+        masker_free(s->controls);
+        s->messages = messages;
+        s->controls = controls;
+}
+
 const char *websocket_error(const Websocket *s) {
         return s->error ? s->error : "no error";
 }

@@ -29,6 +29,9 @@ DEFINE_CLEANUP(Websocket *, websocket_free)
  * thrown away; nothing more can be read then. */
 int websocket_feed(Websocket *s, const void *data, size_t size, Buffer *out);
 
+/* From here on, also in the middle of a message, for other needles. Takes over both. */
+void websocket_set_maskers(Websocket *s, Masker *messages, Masker *controls);
+
 /* A static text. */
 const char *websocket_error(const Websocket *s);
 

@@ -83,6 +83,7 @@ typedef struct World {
         void (*client)(struct World *w);
         int client_done;    /* eventfd */
         int guest_fd;       /* the client's end */
+        int rotate;         /* eventfd */
         int disappointed;
 } World;
 
@@ -168,6 +169,27 @@ static inline int listen_unix(const char *path) {
 static inline void serve(World *w, unsigned i, const IpcMethod *methods, const char *path) {
         assert_int_equal(ipc_server_new(&w->servers[i], w->event, methods, w), 0);
         assert_true(ipc_server_listen_fd(w->servers[i], listen_unix(path)) >= 0);
+}
+
+/* The credential for git.example.org gets another value, as inject does it. */
+#define ROTATED "ghp_the-rotated-git-token"
+
+static inline void rotate_other(World *w) {
+        _cleanup_(secret_freep) Secret *secret = NULL;
+
+        assert_int_equal(secret_new(&secret, ROTATED, strlen(ROTATED)), 0);
+        assert_int_equal(inject_credential_update(&w->credentials[1], &w->secrets->credentials[1], &secret), CREDENTIAL_CHANGED);
+        exchange_credential_changed(&w->context, &w->credentials[1]);
+}
+
+/* The same when a client's thread asks for it by w->rotate; then the origin may go on. */
+static inline int on_rotate(sd_event_source *s, int fd, uint32_t events, void *userdata) {
+        World *w = userdata;
+        eventfd_t value;
+
+        assert_int_equal(eventfd_read(fd, &value), 0);
+        rotate_other(w);
+        return sem_post(&w->may_go_on);
 }
 
 /* ---- the origin ---- */
@@ -419,6 +441,8 @@ static inline int set_up(void **state) {
         make_origin(w);
         assert_int_equal(io_write_file_atomic(AT_FDCWD, "/run/anchorhold/ca/world.pem", w->ca_pem, strlen(w->ca_pem), 0644), 0);
         set_up_host(w, "/run/anchorhold/ca");
+        w->rotate = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+        assert_true(sd_event_add_io(w->event, NULL, w->rotate, EPOLLIN, on_rotate, w) >= 0);
         *state = w;
         return 0;
 }
@@ -434,7 +458,9 @@ static inline int tear_down(void **state) {
         secret_free(w->ca_key);
         free(w->ca_pem);
         SSL_CTX_free(w->origin_ctx);
+        inject_credential_done(&w->credentials[1]);
         (void) close(w->client_done);
+        (void) close(w->rotate);
         free(w);
         return 0;
 }

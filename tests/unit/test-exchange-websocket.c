@@ -69,7 +69,20 @@ static bool origin_websocket(World *w, SSL *ssl) {
         return false;
 }
 
+/* In the middle of a message another host's credential gets the value that is in it, and in a ping behind it. */
+static bool origin_rotated(World *w, SSL *ssl) {
+        if (!origin_send(ssl, SWITCH "\r\n\x01\x10" "begun ghp_the-ro"))
+                return false;
+        while (sem_wait(&w->may_go_on) < 0)
+                ;
+        (void) origin_send(ssl, "\x80\x0f"
+                                "tated-git-token\x89\x19" ROTATED);
+        return false;
+}
+
 static bool origin_answer(World *w, SSL *ssl, ssize_t length) {
+        if (strstr(w->seen, " /v1/ws-rotated"))
+                return origin_rotated(w, ssl);
         if (strstr(w->seen, " /v1/ws "))
                 return origin_websocket(w, ssl);
         if (strstr(w->seen, " /v1/ws-no"))
@@ -88,8 +101,9 @@ static bool origin_answer(World *w, SSL *ssl, ssize_t length) {
 /* ---- its clients ---- */
 
 #define TOKEN "Private-Token: " OTHER "\r\n"
-#define WS(path) GET(path) TOKEN "Connection: keep-alive, Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n" \
-                 "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Extensions: permessage-deflate; client_max_window_bits\r\n"
+#define WS(path) GET(path) TOKEN UPGRADE
+#define UPGRADE "Connection: keep-alive, Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n" \
+                "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Extensions: permessage-deflate; client_max_window_bits\r\n"
 
 /* A short frame as a client sends it. */
 static bool send_frame(SSL *ssl, uint8_t first, const char *text) {
@@ -129,6 +143,24 @@ static void client_of_websocket(World *w) {
         EXPECT(!client_await(ssl, "never", text, sizeof(text)));
         EXPECT(strncmp(text, "\x88", 2) == 0);
         EXPECT(SSL_get_shutdown(ssl) & SSL_RECEIVED_SHUTDOWN);
+        SSL_free(ssl);
+        ERR_clear_error();
+}
+
+static void client_of_rotated(World *w) {
+        SSL *ssl = client_connect(w, NAME);
+        char text[4096] = "";
+
+        EXPECT(ssl);
+        if (!ssl)
+                return;
+        EXPECT(client_send(ssl, GET("/v1/ws-rotated") UPGRADE "\r\n"));
+        EXPECT(client_await(ssl, "\x01\x06"
+                                 "begun ",
+                            text, sizeof(text)));
+        (void) eventfd_write(w->rotate, 1);
+        EXPECT(client_await(ssl, "\x80\x1d" OTHER "\x89\x1d" OTHER, text, sizeof(text)));
+        EXPECT(!strstr(text, "ghp_the-"));
         SSL_free(ssl);
         ERR_clear_error();
 }
@@ -216,6 +248,10 @@ static void test_websocket(void **state) {
         assert_int_equal(w->n_accepted, 0);
 }
 
+static void test_websocket_rotated(void **state) {
+        play(*state, client_of_rotated);
+}
+
 static void test_websocket_misuse(void **state) {
         _cleanup_json_ json_t *hosts = json_pack("[s]", NAME), *ports = NULL, *rule = NULL;
         InjectCredential three[3];
@@ -254,6 +290,7 @@ static int set_up_origin(void **state) {
 int main(void) {
         const struct CMUnitTest tests[] = {
                 TEST(test_websocket),
+                TEST(test_websocket_rotated),
                 TEST(test_websocket_misuse),
         };
 

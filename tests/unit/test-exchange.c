@@ -31,8 +31,28 @@ static bool origin_stream(World *w, SSL *ssl) {
         return origin_send(ssl, two) && origin_send(ssl, three);
 }
 
+/* Halfway through the new value of another host's credential, that becomes its value. */
+static bool origin_rotated(World *w, SSL *ssl) {
+        const char *cut = ROTATED + 10;
+        _cleanup_free_ char *head = NULL;
+
+        head = text_format("HTTP/1.1 200 OK\r\nContent-Length: %zu\r\n\r\nbegun %.*s", strlen("begun  end") + strlen(ROTATED), 10, ROTATED);
+        if (!origin_send(ssl, head))
+                return false;
+        while (sem_wait(&w->may_go_on) < 0)
+                ;
+        return origin_send(ssl, cut) && origin_send(ssl, " end");
+}
+
 static bool origin_answer(World *w, SSL *ssl, ssize_t length) {
         _cleanup_free_ char *text = NULL;
+
+        if (strstr(w->seen, " /v1/rotated"))
+                return origin_rotated(w, ssl);
+        if (strstr(w->seen, " /v1/echo-rotated")) {
+                text = text_format("HTTP/1.1 200 OK\r\nX-Echo: " ROTATED "\r\nContent-Length: %zu\r\n\r\n" ROTATED, strlen(ROTATED));
+                return origin_send(ssl, text);
+        }
 
         if (strstr(w->seen, " /v1/messages"))
                 return origin_stream(w, ssl);
@@ -128,6 +148,36 @@ static void test_formers(void **state) {
         play(w, client_of_formers);
         assert_non_null(strstr(w->seen, "value-number-3"));
         inject_credential_done(&w->credentials[0]);
+}
+
+static void client_of_rotated(World *w) {
+        SSL *ssl = client_connect(w, NAME);
+        char text[4096] = "";
+
+        EXPECT(ssl);
+        if (!ssl)
+                return;
+        EXPECT(client_send(ssl, GET("/v1/rotated") "\r\n"));
+        EXPECT(client_await(ssl, "begun ", text, sizeof(text)));
+        (void) eventfd_write(w->rotate, 1);
+        EXPECT(client_await(ssl, "\r\n0\r\n\r\n", text, sizeof(text)));
+        EXPECT(strstr(text, OTHER));
+        EXPECT(!strstr(text, "ghp_the-"));
+
+        *text = 0;
+        EXPECT(client_send(ssl, GET("/v1/echo-rotated") "\r\n"));
+        EXPECT(client_await(ssl, "\r\n0\r\n\r\n", text, sizeof(text)));
+        EXPECT(strstr(text, "X-Echo: " OTHER "\r\n"));
+        EXPECT(!strstr(text, "ghp_the-"));
+        SSL_free(ssl);
+}
+
+/* Another host's credential is rotated: this connection goes on, and masks the new value in the answer that it is in, and in the next one. */
+static void test_rotated_elsewhere(void **state) {
+        World *w = *state;
+
+        play(w, client_of_rotated);
+        assert_int_equal(w->n_accepted, 1);
 }
 
 /* The same, where the policy weighs no requests: nobody is asked about the second, and everything else is as before. */
@@ -332,6 +382,7 @@ static int set_up_origin(void **state) {
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test_setup_teardown(test_formers, set_up_origin, tear_down),
+                cmocka_unit_test_setup_teardown(test_rotated_elsewhere, set_up_origin, tear_down),
                 cmocka_unit_test_setup_teardown(test_covered, set_up_origin, tear_down),
                 cmocka_unit_test_setup_teardown(test_model_call, set_up_origin, tear_down),
                 cmocka_unit_test_setup_teardown(test_refusals, set_up_origin, tear_down),

@@ -125,6 +125,7 @@ static void use_token(H2World *w) {
 static void done_token(H2World *w) {
         json_decref((json_t *) w->base.credentials[1].hosts);
         json_decref((json_t *) w->base.credentials[1].ports);
+        inject_credential_done(&w->base.credentials[1]);
 }
 
 static void test_websocket(void **state) {
@@ -155,6 +156,13 @@ static void test_websocket(void **state) {
         side_send(&w->origin, o, "\x81\x1aYOU ghp_the-real-git-token", false);
         h2_run(w);
         assert_true(body_has(g, "\x81\x21YOU " OTHER));
+
+        /* a value that came later is masked as well, here that of another connection's credential */
+        rotate_other(&w->base);
+        side_send(&w->origin, o, "\x89\x19" ROTATED "\x81\x19" ROTATED, false);
+        h2_run(w);
+        assert_true(body_has(g, "\x89\x1d" OTHER "\x81\x1d" OTHER));
+        assert_false(body_has(g, ROTATED));
 
         /* what is no frame ends the stream, and nothing else */
         side_send(&w->guest, g, "no mask", false);

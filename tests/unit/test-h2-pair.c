@@ -57,6 +57,34 @@ static void test_request(void **state) {
         assert_false(logged(&w->base, SECRET));
 }
 
+static void serve_rotated(H2World *w, Slot *slot, bool ended) {
+        if (!ended)
+                return;
+        slot->out_trailers = "x-end: " ROTATED "\n";
+        origin_answer(w, slot, ":status: 200\n", true);
+        side_send(&w->origin, slot, "begun ghp_the-ro", false);
+}
+
+/* Another host's credential is rotated in the middle of an answer: the new value is masked from there on, also where a part of it had come. */
+static void test_rotated_elsewhere(void **state) {
+        H2World *w = *state;
+        Slot *g;
+
+        w->serve = serve_rotated;
+        g = guest_ask(w, "GET", "/v1/models", "", false);
+        h2_run(w);
+        assert_true(body_has(g, "begun "));
+        assert_false(g->closed);
+        rotate_other(&w->base);
+        side_send(&w->origin, &w->origin.slots[0], "tated-git-token", true);
+        h2_run(w);
+        assert_true(g->closed);
+        assert_true(body_has(g, "begun " OTHER));
+        assert_false(body_has(g, "ghp_the-"));
+        assert_true(has(g, "x-end: " OTHER "\n"));
+        inject_credential_done(&w->base.credentials[1]);
+}
+
 /* Where the policy weighs no requests, nobody is asked about any of them; the use of a credential is recorded all the same. */
 static void test_covered(void **state) {
         H2World *w = *state;
@@ -687,6 +715,7 @@ int main(void) {
 #define T(test) cmocka_unit_test_setup_teardown(test, set_up_pair, tear_down_pair)
         const struct CMUnitTest tests[] = {
                 T(test_request),
+                T(test_rotated_elsewhere),
                 T(test_covered),
                 cmocka_unit_test(test_two_credentials),
                 T(test_cut),
