@@ -7,6 +7,9 @@
  *   CALLING   the API; if it was asked for the installation, ASKING follows once more
  *   KEEPING   secretd has put the token on the list of what is to be revoked: nobody uses one before
  *
+ * A credential may be removed at any of these steps. The token goes on the list all the same, and is not used: what secretd said of the credential (inject.c) and what
+ * it says of the token both count, since either may be heard first.
+ *
  * and whoever needs the token waits. It is renewed when a quarter of its life is left, five minutes at most; the one before stays good for requests that are under way. After a failure
  * nobody asks for two seconds, so that a guest that tries again and again is not heard by the API each time; each failure is a record. secretd may
  * start anew at any moment: what it did not answer is asked again, a token is kept under one id however often it is told.
@@ -57,6 +60,7 @@ struct Mint {
         Secret *token;            /* owned; not kept yet */
         int unusable;             /* TOKEN_ANSWER_E_…: it is put on the list to be revoked, and must not be used; 0: it may be */
         char why_unusable[TOKEN_ANSWER_REASON_SIZE];
+        bool removed;             /* the credential was when secretd was told of the token: its list has that as unusable */
         uint64_t expires_usec;
         unsigned n_again;
         sd_event_source *again, *renew; /* owned */
@@ -115,6 +119,7 @@ static void end(Mint *m) {
         m->token = secret_free(m->token);
         m->looked_up = false;
         m->unusable = 0;
+        m->removed = false;
         m->installation = 0;
         m->n_again = 0;
 }
@@ -161,6 +166,10 @@ static const char *reason_of(const char *error, const json_t *params) {
 
 /* ---- KEEPING ---- */
 
+static bool is_removed(const Mint *m) {
+        return m->credential->revoked || !m->source->minted;
+}
+
 static void mint_on_kept(IpcClient *client, const char *error, json_t *params, bool more, void *userdata) {
         Mint *m = userdata;
 
@@ -178,6 +187,10 @@ static void mint_on_kept(IpcClient *client, const char *error, json_t *params, b
                 fail(m, "malformed", 201, m->why_unusable, NULL);
                 return;
         }
+        if (m->removed || is_removed(m) || json_is_false(json_object_get(params, "usable"))) {
+                fail(m, "removed", 0, "the credential was removed from this host meanwhile", NULL);
+                return;
+        }
         m->source->expires_usec = m->expires_usec;
         (void) inject_credential_update(m->credential, m->source, &m->token);
         (*m->minter->s.generation)++;
@@ -193,6 +206,7 @@ static void keep(Mint *m) {
         SecretView v = secret_view(m->token);
         int fds[2], r;
 
+        m->removed = m->removed || is_removed(m);
         /* a pipe holds any token, and no other kind of file is made here */
         r = pipe2(fds, O_CLOEXEC) < 0 ? -errno : 0;
         if (r >= 0) {
@@ -204,7 +218,7 @@ static void keep(Mint *m) {
         if (r >= 0)
                 r = ipc_client_call_async(m->minter->s.secretd, "io.anchorhold.Secret.Minted",
                                           json_pack("{s:s, s:I, s:b}", "credential", m->source->name, "expires_usec", (json_int_t) m->expires_usec,
-                                                    "unusable", (int) (m->unusable > 0)),
+                                                    "unusable", (int) (m->unusable > 0 || m->removed)),
                                           &from, 1, false, SECRETD_USEC, mint_on_kept, m);
         if (r < 0)
                 fail(m, "not-kept", 0, "the token could not be put on the list of what is to be revoked", strerror(-r));

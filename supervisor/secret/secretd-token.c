@@ -6,7 +6,7 @@
  *
  *   inject   Mint         what to ask the API for, and a proof (a JWT, two minutes) that goes with the question
  *   inject   Minted       the token and when it expires: on the list, on disk, on record; only then the answer, and only then it is used, by whomever.
- *                         Also one that is not to be used, so that it is revoked
+ *                         Also one that is not to be used, so that it is revoked; so is one whose key was removed meanwhile, and the answer says that
  *   anchord  Outstanding  which runs that are over have tokens on the list: it has an inject started for each
  *   inject   Revoke       of such a run: the next token, and where to bring it back
  *   inject   Revoked      on record, then off the list: at a crash in between it is revoked once more
@@ -134,7 +134,14 @@ typedef struct TokenCall {
         IpcCall *call;    /* ref */
         int (*then)(TokenList *l, const char *id); /* with the list, once it is on record */
         char token[ID_LENGTH + 1];
+        json_t *answer;   /* owned */
 } TokenCall;
+
+static void token_call_free(TokenCall *t) {
+        ipc_call_unref(t->call);
+        json_decref(t->answer);
+        free(t);
+}
 
 static void on_recorded(int r, void *userdata) {
         TokenCall *t = userdata;
@@ -145,28 +152,27 @@ static void on_recorded(int r, void *userdata) {
                 log_error_errno(r, "token %s is on record, but the list cannot be changed", t->token);
                 (void) ipc_call_refuse(t->call, "Unavailable", "the list of tokens cannot be changed: %s", strerror(-r));
         } else
-                (void) ipc_call_reply(t->call, json_pack("{s:s}", "token", t->token));
-        ipc_call_unref(t->call);
-        free(t);
+                (void) ipc_call_reply(t->call, TAKE_PTR(t->answer));
+        token_call_free(t);
 }
 
+/* Takes data and answer over. */
 static int record_and_answer(Secretd *d, IpcCall *call, const char *event, const char *run, const char *item, const char *id, json_t *data,
-                             int (*then)(TokenList *l, const char *id)) {
+                             int (*then)(TokenList *l, const char *id), json_t *answer) {
         TokenCall *t = malloc(sizeof(*t));
         int r;
 
-        if (!t || !data) {
+        if (!t || !data || !answer) {
                 free(t);
                 json_unref(data);
+                json_unref(answer);
                 return -ENOMEM;
         }
-        *t = (TokenCall) { .secretd = d, .call = ipc_call_ref(call), .then = then };
+        *t = (TokenCall) { .secretd = d, .call = ipc_call_ref(call), .then = then, .answer = answer };
         (void) snprintf(t->token, sizeof(t->token), "%s", id);
         r = audit_append(d->audit, event, run, item, NULL, data, on_recorded, t);
-        if (r < 0) {
-                ipc_call_unref(t->call);
-                free(t);
-        }
+        if (r < 0)
+                token_call_free(t);
         return r;
 }
 
@@ -190,6 +196,13 @@ static const Token *find_same(const Secretd *d, const char *run, const Secret *s
                         return t;
         }
         return NULL;
+}
+
+/* The key may have gone, or become another kind of credential, while the API was asked. */
+static bool has_key(const Secretd *d, const char *name) {
+        const Secret *key = credential_store_find(d->credentials, name);
+
+        return key && app_key_is_pem(key);
 }
 
 int secretd_on_minted(IpcCall *call, json_t *params, void *userdata) {
@@ -230,7 +243,7 @@ int secretd_on_minted(IpcCall *call, json_t *params, void *userdata) {
         if (same) /* told again, by an inject that did not get the answer */
                 memcpy(t->id, same->id, sizeof(t->id));
         t->secret = TAKE_PTR(secret);
-        t->unusable = unusable;
+        t->unusable = unusable = unusable || (same && same->unusable) || !has_key(d, name);
         text_time(expires, until);
         data = json_pack("{s:s, s:s, s:s, s:O, s:s}", "credential", name, "token", t->id, "repository", s->repository, "permissions", app.permissions,
                          "expires", until);
@@ -243,7 +256,8 @@ int secretd_on_minted(IpcCall *call, json_t *params, void *userdata) {
         }
         if (!same)
                 TAKE_PTR(t);
-        return record_and_answer(d, call, "token.minted", s->run, s->item, id, data, token_list_set_recorded);
+        return record_and_answer(d, call, "token.minted", s->run, s->item, id, data, token_list_set_recorded,
+                                 json_pack("{s:s, s:b}", "token", id, "usable", (int) !unusable));
 }
 
 /* ---- after the run ---- */
@@ -334,7 +348,7 @@ int secretd_on_revoked(IpcCall *call, json_t *params, void *userdata) {
         memcpy(run, t->run, sizeof(run));
         memcpy(item, t->item, sizeof(item));
         data = json_pack("{s:s, s:s, s:O}", "credential", t->credential, "token", t->id, "status", status);
-        return record_and_answer(d, call, "token.revoked", run, item, t->id, data, token_list_remove);
+        return record_and_answer(d, call, "token.revoked", run, item, t->id, data, token_list_remove, json_pack("{s:s}", "token", id));
 }
 
 /* ---- what is over ---- */

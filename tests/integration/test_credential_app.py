@@ -251,3 +251,34 @@ def test_a_removed_key_ends_it(host, world, app):
     host.run(["anchorctl", "credential", "add", "--quiet", "test-app"], input=pathlib.Path(world.path("app.pem")).read_text())
     token = one_run(host, world)
     wait_for(lambda: revoked(world) == [token], 40)
+
+
+def test_a_key_removed_while_a_token_is_made(host, world, app):
+    """The API answers when the key is gone: the run has no use of that token, which is revoked at its end. With the key there again it gets another."""
+    world.forget_logs()
+    answer(world, hold=True)
+    run = LiveRun(host, "exec-app", f"cat >/c.py <<'X'\n{CLIENT}\nX\nexec python3 /c.py", *UPSTREAM)
+    try:
+        wait_for(lambda: log(world, "POST"))
+        before = host.property("anchor-secretd.service", "InvocationID")
+        removing = host.popen(["anchorctl", "credential", "remove", "--quiet", "test-app"])
+        wait_for(lambda: host.property("anchor-secretd.service", "InvocationID") != before and host.is_active("anchor-secretd.service") == "active")
+        answer(world)
+        line = run.await_line("removed from this host meanwhile")
+        assert line.startswith("call 502 token-unavailable ")
+        assert removing.wait(timeout=60) == 0
+        run.await_line("call 403 credential-revoked")
+        run.await_line("call 403 credential-revoked")
+        token = minted(world)[0]["minted"]
+        assert len(minted(world)) == 1 and log(world, path="/whoami") == []
+        assert len(records(host, "token.minted", run.run)) == 1 and records(host, "token.failed", run.run, reason="removed")
+
+        host.run(["anchorctl", "credential", "add", "--quiet", "test-app"], input=pathlib.Path(world.path("app.pem")).read_text())
+        run.await_line("call 200")
+        assert len(minted(world)) == 2 and token not in {e["token"] for e in log(world, path="/whoami")}
+        assert revoked(world) == []
+    finally:
+        answer(world)
+        host.anchorctl("stop", "--all", check=False)
+        run.rest()
+    wait_for(lambda: set(revoked(world)) == {e["minted"] for e in minted(world)}, 40)

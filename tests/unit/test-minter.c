@@ -22,10 +22,17 @@ static struct {
         unsigned life_s;
         unsigned n_asked, n_posted, n_kept, n_deleted, n_revoked, left; /* left: tokens to be revoked */
         bool loses_answers, keeps_nothing, looks_up, removed, wider, unusable; /* the last: what was kept */
+        enum { STAYS, GOES_WHILE_CALLING, GOES_WHILE_KEEPING, GONE_FOR_SECRETD } key;
         char kept[128], posted[8192], deleted[8192];
 } api;
 
 /* ---- secretd ---- */
+
+/* As inject takes it from secretd: there is no key any more. */
+static void remove_key(World *w) {
+        w->secrets->credentials[0].minted = false;
+        (void) inject_credential_update(&w->credentials[0], &w->secrets->credentials[0], &(Secret *) { NULL });
+}
 
 static int push(IpcCall *call, const char *text) {
         return ipc_call_push_fd(call, io_memfd("secret", text, strlen(text)));
@@ -39,6 +46,8 @@ static int on_mint(IpcCall *call, json_t *params, void *userdata) {
         if (api.removed)
                 return ipc_call_refuse(call, "Revoked", "the key was removed");
         assert_true(push(call, "the.signed.proof") >= 0);
+        if (api.key == GOES_WHILE_CALLING)
+                remove_key(w);
         if (api.looks_up && !json_object_get(params, "installation"))
                 return ipc_call_reply(call, json_pack("{s:s, s:s, s:i, s:s, s:s}", "step", "lookup", "host", NAME, "port", (int) w->port, "method", "GET",
                                                       "target", "/repos/acme/widgets/installation"));
@@ -63,7 +72,9 @@ static int on_minted(IpcCall *call, json_t *params, void *userdata) {
                 return ipc_call_refuse(call, "Unavailable", "the disk is full");
         if (api.loses_answers && api.n_kept == 1)
                 return ipc_call_error(call, "io.anchorhold.Disconnected", NULL); /* as the client says it of a secretd that died */
-        return ipc_call_reply(call, json_pack("{s:s}", "token", "t000000000001"));
+        if (api.key == GOES_WHILE_KEEPING)
+                remove_key(userdata);
+        return ipc_call_reply(call, json_pack("{s:s, s:b}", "token", "t000000000001", "usable", api.key != GONE_FOR_SECRETD));
 }
 
 static int on_revoke(IpcCall *call, json_t *params, void *userdata) {
@@ -305,6 +316,31 @@ static void test_key_removed(void **state) {
         assert_int_equal(api.n_posted, 0);
 }
 
+/* It is removed while a token is on its way: that is on the list, and not used, whoever hears of it first. test_minted() is the control. */
+static void is_not_used(World *w) {
+        is_refused(w, "\"reason\":\"removed\"", "the credential was removed from this host meanwhile");
+        assert_int_equal(api.n_posted, 1);
+        assert_int_equal(api.n_kept, 1);
+        assert_string_equal(api.kept, TOKEN "1");
+        assert_int_equal(w->credentials[0].revoked, api.key != GONE_FOR_SECRETD);
+}
+
+static void test_removed_while_calling(void **state) {
+        api.key = GOES_WHILE_CALLING;
+        is_not_used(*state);
+        assert_true(api.unusable);
+}
+
+static void test_removed_while_keeping(void **state) {
+        api.key = GOES_WHILE_KEEPING;
+        is_not_used(*state);
+}
+
+static void test_removed_for_secretd(void **state) {
+        api.key = GONE_FOR_SECRETD;
+        is_not_used(*state);
+}
+
 static void test_egress_denies(void **state) {
         World *w = *state;
 
@@ -379,6 +415,9 @@ int main(void) {
                 cmocka_unit_test_setup_teardown(test_unclear, set_up_minter, tear_down_minter),
                 cmocka_unit_test_setup_teardown(test_not_kept, set_up_minter, tear_down_minter),
                 cmocka_unit_test_setup_teardown(test_key_removed, set_up_minter, tear_down_minter),
+                cmocka_unit_test_setup_teardown(test_removed_while_calling, set_up_minter, tear_down_minter),
+                cmocka_unit_test_setup_teardown(test_removed_while_keeping, set_up_minter, tear_down_minter),
+                cmocka_unit_test_setup_teardown(test_removed_for_secretd, set_up_minter, tear_down_minter),
                 cmocka_unit_test_setup_teardown(test_egress_denies, set_up_minter, tear_down_minter),
                 cmocka_unit_test_setup_teardown(test_nowhere_to_go, set_up_minter, tear_down_minter),
                 cmocka_unit_test_setup_teardown(test_revoked, set_up_minter, tear_down_minter),

@@ -220,6 +220,45 @@ static void test_unusable(void **state) {
         assert_int_equal(token_list_size(w->d->tokens), 2);
 }
 
+static bool is_usable(World *w) {
+        assert_null(w->error);
+        return json_is_true(json_object_get(w->answer, "usable"));
+}
+
+/* The key goes while the API is asked: what it gives then, or is told again, is there to be revoked. */
+static void test_key_removed_meanwhile(void **state) {
+        World *w = *state;
+
+        register_run_ok(w, RUN);
+        keep(w, TOKEN, 10 * MINUTE);
+        assert_true(is_usable(w)); /* control */
+        end_life(w);
+        assert_int_equal(unlink("/run/credentials/cred_app"), 0);
+        begin_life(w);
+        keep(w, TOKEN, 10 * MINUTE);
+        assert_false(is_usable(w));
+        keep(w, TOKEN "2", 20 * MINUTE);
+        assert_false(is_usable(w));
+        assert_int_equal(token_list_size(w->d->tokens), 2);
+
+        end_life(w);
+        assert_int_equal(system("printf ghs_statictoken >/run/credentials/cred_app"), 0);
+        begin_life(w);
+        keep(w, TOKEN "3", 20 * MINUTE);
+        assert_false(is_usable(w));
+
+        /* the key is there again: what came while it was not is not used all the same */
+        end_life(w);
+        assert_int_equal(system("cp /run/app.pem /run/credentials/cred_app"), 0);
+        begin_life(w);
+        keep(w, TOKEN "2", 20 * MINUTE);
+        assert_false(is_usable(w));
+        assert_true(inject_has_token(w)); /* the first */
+        call(w, "io.anchorhold.Secret.Release", json_pack("{s:s}", "run", RUN));
+        assert_int_equal(outstanding(w), 1);
+        assert_int_equal(token_list_size(w->d->tokens), 3);
+}
+
 /* What was revoked leaves the list when that is on record, and not before. */
 static void test_revoked_without_record(void **state) {
         _cleanup_free_ char *id = NULL;
@@ -358,6 +397,7 @@ int main(void) {
                 cmocka_unit_test_setup_teardown(test_minted, set_up_app, tear_down),
                 cmocka_unit_test_setup_teardown(test_minted_without_record, set_up_app, tear_down),
                 cmocka_unit_test_setup_teardown(test_unusable, set_up_app, tear_down),
+                cmocka_unit_test_setup_teardown(test_key_removed_meanwhile, set_up_app, tear_down),
                 cmocka_unit_test_setup_teardown(test_revoked_without_record, set_up_app, tear_down),
                 cmocka_unit_test_setup_teardown(test_revoke, set_up_app, tear_down),
                 cmocka_unit_test_setup_teardown(test_expired, set_up_app, tear_down),

@@ -7,7 +7,7 @@
     GET    /whoami                                     with a token, Bearer or as Basic's password: its repository, its permissions, and itself
 
 The JWT is verified by openssl's own command with the public half of the app's key, its claims here. What the server answers is in github.json, which a test may write:
-{"mint": MODE, "revoke": MODE, "life": SECONDS}. Each request is a line of github.jsonl with what was found of it.
+{"mint": MODE, "revoke": MODE, "life": SECONDS, "hold": true}; while the last is there a good question for a token waits for its answer. Each request is a line of github.jsonl with what was found of it.
 """
 
 import base64
@@ -93,6 +93,8 @@ class Handler(servers.Handler):
         elif self.path != f"/app/installations/{INSTALLATION}/access_tokens":
             self.answer(404, {"message": "Not Found"})
         else:
+            while self.server.state().get("hold"):
+                time.sleep(0.05)
             self.mint(json.loads(body), state)
 
     def do_DELETE(self):
