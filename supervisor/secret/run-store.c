@@ -5,6 +5,9 @@
  * under a random key that exists only in a folder of /run. So the disk holds the run's sentinels and the
  * key of its CA in a form that is worth nothing after a reboot or to anyone but this service, and never
  * a credential. Each file is replaced as a whole; a crash leaves the old one, the new one, or none.
+ *
+ * Removed at a start is only what can never be opened again: what is sealed under another key, or is not what was written. This service starts anew with every
+ * change of a credential, while runs go on: one whose file cannot be read just now is as good as any other, so that the start fails instead.
  */
 
 #include "secret/run-store.h"
@@ -52,6 +55,7 @@ static int load_key(RunStore *s, const char *key_dir) {
         return io_write_file_atomic(fd, KEY_FILE, v.bytes, v.size, 0600);
 }
 
+/* -EBADMSG, -EFBIG: it will never open. */
 static int load_run(RunStore *s, const char *run) {
         _cleanup_free_ char *sealed = NULL;
         size_t sealed_size, size;
@@ -72,6 +76,10 @@ static int load_run(RunStore *s, const char *run) {
         if (strcmp(secrets->run, run) != 0) {
                 run_secrets_free(secrets);
                 return -EBADMSG;
+        }
+        if (s->n_runs == RUNS_MAX) {
+                run_secrets_free(secrets);
+                return -ENOBUFS;
         }
 
         s->runs[s->n_runs++] = secrets;
@@ -96,13 +104,12 @@ static int load_runs(RunStore *s) {
         while ((errno = 0, e = readdir(dir))) {
                 if (!text_is_id('r', e->d_name))
                         continue;
-                r = s->n_runs < RUNS_MAX ? load_run(s, e->d_name) : -ENOBUFS;
-                if (r == -ENOMEM)
-                        return r;
-                if (r < 0) {
+                r = load_run(s, e->d_name);
+                if (r == -EBADMSG || r == -EFBIG) {
                         log_info("run %s: its sealed state is of an earlier boot or damaged, removed", e->d_name);
                         (void) unlinkat(s->state_fd, e->d_name, 0);
-                }
+                } else if (r < 0)
+                        return log_error_errno(r, "run %s: its sealed state cannot be read now, and is kept", e->d_name);
         }
         return -errno;
 }

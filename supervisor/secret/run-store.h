@@ -9,7 +9,7 @@
 typedef struct RunStore RunStore;
 
 /* Reads back what an earlier life left in state_dir. The key lies in key_dir, which does not survive a reboot: neither
- * do runs. Files that this key does not open are removed. */
+ * do runs. Files that this key does not open are removed; if one cannot be read for another reason, that is the error, and nothing of it is lost. */
 int run_store_new(RunStore **ret, const char *state_dir, const char *key_dir);
 RunStore *run_store_free(RunStore *s);
 DEFINE_CLEANUP(RunStore *, run_store_free)

@@ -9,6 +9,9 @@
  * Tokens must be revoked after a reboot too. So the list's key is not only in /run, as that of the runs is, but also beside the list, sealed
  * with a key that is derived from an app's private key, once for each: "key-NAME". PID 1 alone can decrypt those private keys (systemd-creds), and gives them to this
  * service alone. After a change of a key the copy of /run is still there, since changing one restarts this service and not the host.
+ *
+ * Another key than the one that the list is sealed with makes all of it worthless, and replaces the sealed copies. So there is a new one only if each place certainly has
+ * none that could be opened; if one of them cannot be read just now, the start fails.
  */
 
 #include "secret/token-list.h"
@@ -199,6 +202,26 @@ static bool is_app(const CredentialStore *store, size_t i, const char **ret_name
         return app_key_is_pem(*ret_value);
 }
 
+/* There is none, or it is none that will ever be of use. */
+static bool is_no_key(int r) {
+        return r == -ENOENT || r == -ENODATA || r == -EBADMSG || r == -EFBIG;
+}
+
+static int find_key(TokenList *l, const CredentialStore *store) {
+        const Secret *value;
+        const char *name;
+        int r;
+
+        for (size_t i = 0; !l->key && i < credential_store_size(store); i++) {
+                if (!is_app(store, i, &name, &value))
+                        continue;
+                r = unwrap_key(l, name, value);
+                if (r < 0 && !is_no_key(r))
+                        return log_error_errno(r, "the key of the list of tokens, sealed for credential %s, cannot be read now, and is kept", name);
+        }
+        return l->key ? 0 : secret_new_random(&l->key, SEAL_KEY_SIZE);
+}
+
 static int load_key(TokenList *l, const char *key_dir, const CredentialStore *store) {
         _cleanup_fd_ int fd = -1;
         const Secret *value;
@@ -209,11 +232,10 @@ static int load_key(TokenList *l, const char *key_dir, const CredentialStore *st
         if (fd < 0)
                 return -errno;
         r = read_key(fd, KEY_FILE, &l->key);
+        if (r < 0 && !is_no_key(r))
+                return log_error_errno(r, "the key of the list of tokens, %s/" KEY_FILE ", cannot be read now, and is kept", key_dir);
         if (r < 0) {
-                for (size_t i = 0; !l->key && i < credential_store_size(store); i++)
-                        if (is_app(store, i, &name, &value))
-                                (void) unwrap_key(l, name, value);
-                r = l->key ? 0 : secret_new_random(&l->key, SEAL_KEY_SIZE);
+                r = find_key(l, store);
                 if (r >= 0)
                         r = io_write_file_atomic(fd, KEY_FILE, (const void *) secret_view(l->key).bytes, SEAL_KEY_SIZE, 0600);
         }

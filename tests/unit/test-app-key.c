@@ -380,6 +380,48 @@ static void test_list_unread(void **state) {
         token_list_free(l);
 }
 
+static int try_list(const char *one) {
+        _cleanup_(credential_store_freep) CredentialStore *store = NULL;
+        TokenList *l = NULL;
+        size_t lost;
+        int r;
+
+        sh("cp %s credentials/cred_app-one", one);
+        assert_int_equal(credential_store_load(&store, "credentials"), 0);
+        r = token_list_new(&l, "state", "run", store, &lost);
+        token_list_free(l);
+        return r;
+}
+
+/* A place of the list's key that cannot be read just now is no reason for another key: that would make worthless what the list has. The control is the end of test_list_key(). */
+static void test_list_key_unread(void **state) {
+        static const char *const places[] = { "run/tokens.key", "state/tokens/key-app-one" };
+        char id[ID_LENGTH + 1];
+        TokenList *l;
+        size_t lost;
+
+        sh("rm -rf state run kept");
+        l = open_list("app.pem", NULL, &lost);
+        add(l, RUN, TOKEN, NOW, id);
+        token_list_free(l);
+
+        for (size_t i = 0; i < ELEMENTSOF(places); i++) {
+                sh("mv %s kept && mkdir %s", places[i], places[i]); /* reading it fails */
+                assert_true(try_list("app.pem") < 0);
+                sh("rmdir %s && mv kept %s", places[i], places[i]);
+                if (i == 0) {
+                        l = open_list("app.pem", NULL, &lost);
+                        check(l, id, TOKEN);
+                        token_list_free(l);
+                        sh("rm run/tokens.key"); /* a reboot: the sealed copy is all there is */
+                }
+        }
+        l = open_list("app.pem", NULL, &lost);
+        assert_int_equal(lost, 0);
+        check(l, id, TOKEN);
+        token_list_free(l);
+}
+
 int main(void) {
         static const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_check),
@@ -387,6 +429,7 @@ int main(void) {
                 cmocka_unit_test(test_derive),
                 cmocka_unit_test(test_list),
                 cmocka_unit_test(test_list_key),
+                cmocka_unit_test(test_list_key_unread),
                 cmocka_unit_test(test_list_damaged),
                 cmocka_unit_test(test_list_unread),
         };

@@ -170,12 +170,36 @@ static void test_store(void **state) {
         store = run_store_free(store);
 }
 
+/* A file that cannot be read for another reason than what is in it belongs to a run that may live: it is there again with the next start. */
+static void test_store_unread(void **state) {
+        _cleanup_free_ char *state_dir = text_format("%s/state", top), *key_dir = text_format("%s/key", top), *reason = NULL;
+        _cleanup_free_ char *file = text_format("%s/state/" RUN, top), *kept = text_format("%s/kept", top);
+        RunSecrets *s = NULL;
+        RunStore *store;
+
+        assert_int_equal(run_store_new(&store, state_dir, key_dir), 0);
+        assert_int_equal(try_register(RUN, "code-fix", "work", time_realtime() + MINUTE, "credentials", &s, &reason), 0);
+        assert_int_equal(run_store_add(store, s), 0);
+        store = run_store_free(store);
+
+        assert_int_equal(rename(file, kept), 0);
+        assert_int_equal(symlink(RUN, file), 0);
+        assert_int_equal(run_store_new(&store, state_dir, key_dir), -ELOOP);
+        assert_int_equal(unlink(file), 0); /* it was left alone */
+        assert_int_equal(rename(kept, file), 0);
+        assert_int_equal(run_store_new(&store, state_dir, key_dir), 0);
+        assert_non_null(run_store_find(store, RUN));
+        assert_int_equal(run_store_remove(store, RUN), 0);
+        store = run_store_free(store);
+}
+
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_register),
                 cmocka_unit_test(test_register_verify_and_exec),
                 cmocka_unit_test(test_register_refusals),
                 cmocka_unit_test(test_store),
+                cmocka_unit_test(test_store_unread),
         };
 
         return cmocka_run_group_tests(tests, set_up, tear_down);
