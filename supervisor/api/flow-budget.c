@@ -185,6 +185,8 @@ static int reserve(Flow *f, IpcCall *call, const LedgerReservation *v, bool summ
                 return manager_fatal(f->manager, r, "reserve a budget");
         if (r == LEDGER_E_NOT_FOUND)
                 return no_run(call);
+        if (r == LEDGER_E_SETTLED) /* it was under way when the call was given up, and nobody waits for the answer */
+                return ipc_call_refuse(call, "BadInput", "this call was given back, or its run is over");
         if (r == LEDGER_E_OVER_BUDGET) {
                 describe(&b, reason);
                 /* the number of calls is not to be made smaller */

@@ -8,6 +8,8 @@
  *   budget       one row for each run that has a cap: whom it belongs to, and `granted`: how much it may use in all, what it used included.
  *   reservation  calls that are under way. The trigger takes a call's reservation away when the call is written to `usage`.
  *   budget_said  what was announced.
+ *   unreserved   (level 6) the calls of an open run that were given back. An enforcer that has given up waiting gives its call back on another connection, and
+ *                that may be read here before the reservation is: which then reserves nothing any more, or it would stay until the run's end and be charged there.
  *
  * Of an open run counts what it used, and beyond that the larger of what is left of its grant and what it has reserved. Invariant at the
  * end of every transaction here: for each cap, the sum of that over all runs of the scope is at most the cap, unless a call
@@ -183,6 +185,9 @@ int ledger_budget_close(Ledger *l, const char *run) {
         r = db_run(l->db, "UPDATE budget SET closed = 1 WHERE run = ?", DB_ARGS(DB_TEXT(run)));
         if (r < 0)
                 return r;
+        r = db_run(l->db, "DELETE FROM unreserved WHERE run = ?", DB_ARGS(DB_TEXT(run)));
+        if (r < 0)
+                return r;
         return db_commit(&guard);
 }
 
@@ -193,8 +198,11 @@ int ledger_budget_close_stray(Ledger *l) {
                 int r;
 
                 r = db_query_row(l->db, &s, "SELECT run FROM budget WHERE closed = 0 AND run NOT IN (SELECT run FROM lease) LIMIT 1", NULL);
-                if (r == -ENOENT)
-                        return 0;
+                if (r == -ENOENT) {
+                        /* of runs that reserved nothing, or that an older anchord has closed */
+                        r = db_run(l->db, "DELETE FROM unreserved WHERE run NOT IN (SELECT run FROM lease)", NULL);
+                        return r < 0 ? r : 0;
+                }
                 if (r < 0)
                         return r;
                 (void) snprintf(run, sizeof(run), "%s", db_column_text(s, 0));
@@ -224,7 +232,7 @@ static int enter_life(Ledger *l, const LedgerReservation *v, const Owner *o) {
                    DB_ARGS(DB_TEXT(v->run), DB_TEXT(o->item), DB_TEXT(o->workflow), DB_TEXT(v->life)));
         if (r < 0)
                 return r;
-        r = db_query_row(l->db, &s, "SELECT life = ?2 AND closed = 0 FROM budget WHERE run = ?1", DB_ARGS(DB_TEXT(v->run), DB_TEXT(v->life)));
+        r = db_query_row(l->db, &s, "SELECT life = ?2 FROM budget WHERE run = ?1", DB_ARGS(DB_TEXT(v->run), DB_TEXT(v->life)));
         if (r < 0)
                 return r;
         same = db_column_int(s, 0);
@@ -234,7 +242,7 @@ static int enter_life(Ledger *l, const LedgerReservation *v, const Owner *o) {
                 r = charge(l, v->run);
                 if (r < 0)
                         return r;
-                r = db_run(l->db, "UPDATE budget SET life = ?2, closed = 0 WHERE run = ?1", DB_ARGS(DB_TEXT(v->run), DB_TEXT(v->life)));
+                r = db_run(l->db, "UPDATE budget SET life = ?2 WHERE run = ?1", DB_ARGS(DB_TEXT(v->run), DB_TEXT(v->life)));
         } else if (!v->more_taken)
                 r = db_run(l->db, "UPDATE budget SET doubt = 0 WHERE run = ? AND doubt", DB_ARGS(DB_TEXT(v->run)));
         return r < 0 ? r : 0;
@@ -245,6 +253,16 @@ static int is_known(Ledger *l, const LedgerReservation *v) {
         int r;
 
         r = db_get_int(l->db, "SELECT (SELECT count(*) FROM reservation WHERE run = ?1 AND call = ?2) + (SELECT count(*) FROM usage WHERE run = ?1 AND call = ?2)",
+                       DB_ARGS(DB_TEXT(v->run), DB_TEXT(v->call)), &n);
+        return r < 0 ? r : n > 0;
+}
+
+/* Given back, or of a run whose account is closed: then a late one must not open it again. */
+static int is_settled(Ledger *l, const LedgerReservation *v) {
+        int64_t n;
+        int r;
+
+        r = db_get_int(l->db, "SELECT EXISTS (SELECT 1 FROM unreserved WHERE run = ?1 AND call = ?2) OR EXISTS (SELECT 1 FROM budget WHERE run = ?1 AND closed = 1)",
                        DB_ARGS(DB_TEXT(v->run), DB_TEXT(v->call)), &n);
         return r < 0 ? r : n > 0;
 }
@@ -338,6 +356,9 @@ int ledger_reserve(Ledger *l, const LedgerReservation *v, const LedgerCaps *caps
         r = read_owner(l, v->run, &o);
         if (r != 0)
                 return r;
+        r = is_settled(l, v);
+        if (r != 0)
+                return r < 0 ? r : LEDGER_E_SETTLED;
         r = enter_life(l, v, &o);
         if (r < 0)
                 return r;
@@ -370,10 +391,22 @@ int ledger_reserve(Ledger *l, const LedgerReservation *v, const LedgerCaps *caps
 }
 
 int ledger_unreserve(Ledger *l, const char *run, const char *call) {
+        _cleanup_rollback_ DbGuard guard = {};
         int r;
 
+        r = db_begin(l->db, &guard);
+        if (r < 0)
+                return r;
         r = db_run(l->db, "DELETE FROM reservation WHERE run = ? AND call = ?", DB_ARGS(DB_TEXT(run), DB_TEXT(call)));
-        return r < 0 ? r : 0;
+        if (r < 0)
+                return r;
+        r = db_run(l->db,
+                   "INSERT INTO unreserved (run, call) SELECT ?1, ?2"
+                   " WHERE EXISTS (SELECT 1 FROM lease WHERE run = ?1) AND NOT EXISTS (SELECT 1 FROM budget WHERE run = ?1 AND closed = 1) ON CONFLICT DO NOTHING",
+                   DB_ARGS(DB_TEXT(run), DB_TEXT(call)));
+        if (r < 0)
+                return r;
+        return db_commit(&guard);
 }
 
 int ledger_count_calls(Ledger *l, const char *run, int64_t *ret) {

@@ -48,9 +48,10 @@ typedef struct LedgerBudget {
         int64_t used, cap;   /* the same as numbers */
 } LedgerBudget;
 
-/* 0, LEDGER_E_OVER_BUDGET (nothing changed), LEDGER_E_NOT_FOUND. For a call that is reserved or reported already: 0, and nothing changes. */
+/* 0, LEDGER_E_OVER_BUDGET (nothing changed), LEDGER_E_NOT_FOUND; LEDGER_E_SETTLED: that call was given back, or the run is closed. For a call that is
+ * reserved or reported already: 0, and nothing changes. */
 int ledger_reserve(Ledger *l, const LedgerReservation *r, const LedgerCaps *caps, LedgerBudget *ret);
-/* The call did not take place. */
+/* The call did not take place. Also before it is reserved: then it never will be. May be repeated. */
 int ledger_unreserve(Ledger *l, const char *run, const char *call);
 
 /* Whoever writes here was away while the run went on: until the same life is heard of again without anything pending, what

@@ -19,6 +19,7 @@
  * usage       One model call. `call` makes a repeated report count once. `price` and `prices_version` say what its cost is by,
  *             `estimated` that a part of the numbers is worked out from bytes (level 1).
  * spent, budget, reservation, budget_said   What runs may use (level 2): ledger-budget.c.
+ * unreserved  Calls of runs that go on which were given back (level 6): ledger-budget.c.
  * run.told    The number of the last call of its anchor-run that changed something here (level 4): the same call again changes nothing.
  * space       At most one row: was it low (level 5; ledger-space.c).
  * pruned      Which files of an item were taken off the disk to make room, when and why (level 5; ledger-space.c). Never deleted.
@@ -294,6 +295,9 @@ static const char *const schema_additions[] = {
         "CREATE TRIGGER pruned_update BEFORE UPDATE ON pruned WHEN NEW.item <> OLD.item OR NEW.part <> OLD.part OR NEW.bytes <> OLD.bytes OR NEW.why <> OLD.why"
         "  OR NEW.actor <> OLD.actor OR NEW.time_usec <> OLD.time_usec BEGIN SELECT RAISE(ABORT, 'what was pruned stays so'); END;"
         NEVER("pruned_delete", "DELETE", "pruned", "what was pruned stays so"),
+
+        /* 6: what was given back is not reserved by a call that comes late */
+        "CREATE TABLE unreserved (run TEXT NOT NULL, call TEXT NOT NULL, PRIMARY KEY (run, call)) WITHOUT ROWID;",
 };
 
 static int apply_additions(Db *db) {

@@ -26,6 +26,7 @@ enum {
         LEDGER_E_NO_WORK,   /* nothing claimable */
         LEDGER_E_HELD,      /* leases are on hold, or this boot is drained, or the site's policy waits to be accepted */
         LEDGER_E_OVER_BUDGET, /* a cap does not leave that much */
+        LEDGER_E_SETTLED,   /* the call was given back, or its run's account is closed */
         LEDGER_E_DUPLICATE, /* the item is there, in state `duplicate` */
 };
 

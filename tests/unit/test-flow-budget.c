@@ -23,10 +23,14 @@ static void with_budget(const char *budget) {
         tree_put(&root, "usr/lib/anchorhold/policy/workflows/code-fix.json", text);
 }
 
-static void reserve(World *w, const char *call, json_int_t cost, bool summary) {
+static void ask(World *w, const char *call, json_int_t cost, bool summary) {
         RUN(w, "Reserve", json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:i, s:i, s:I, s:i, s:i, s:b}", "life", "a", "call", call, "provider", "anthropic",
                                     "model", "m\x1b", "price", "default", "prices_version", "1", "input_tokens", 10, "output_tokens", 10, "cost_microusd", cost,
                                     "summary_tokens", 20, "summary_cost", 100, "summary", (int) summary));
+}
+
+static void reserve(World *w, const char *call, json_int_t cost, bool summary) {
+        ask(w, call, cost, summary);
         assert_ok(w);
 }
 
@@ -83,6 +87,8 @@ static void test_caps_and_events(void **state) {
         assert_true(granted(w));
         RUN(w, "Unreserve", json_pack("{s:s}", "call", "c2"));
         assert_ok(w);
+        ask(w, "c2", 600, false); /* a try that was on its way */
+        assert_refused(w, "BadInput");
         reserve(w, "c3", 900, false);
         assert_true(granted(w));
         UNTIL(w->event, outbox_is_empty(w->m));

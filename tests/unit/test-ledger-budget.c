@@ -227,6 +227,57 @@ static void test_taken(void **state) {
         assert_int_equal(number("SELECT count(*) FROM reservation WHERE run = 'r000000000001'"), 1);
 }
 
+/* What gives a call back is read before what reserves it: nothing is reserved then, in whatever order and however often both are said, and nothing is charged. */
+static void test_given_back_first(void **state) {
+        Ledger *l = fresh(2);
+        LedgerReservation late = { .run = "r000000000001", .life = "a", .call = "c2", .provider = "p", .model = "m", .cost_microusd = 60 };
+        LedgerCaps caps = no_caps();
+        LedgerBudget b;
+
+        caps.of[LEDGER_SCOPE_HOST].cost_microusd = 100;
+        assert_int_equal(ledger_unreserve(l, "r000000000001", "c1"), 0); /* the run's first of all */
+        assert_int_equal(reserve(l, &caps, 1, "a", "c1", 10, 60, &b), LEDGER_E_SETTLED);
+        assert_int_equal(number("SELECT count(*) FROM budget"), 0);
+        assert_int_equal(reserve(l, &caps, 1, "a", "c2", 10, 60, &b), 0);
+        assert_int_equal(ledger_unreserve(l, "r000000000001", "c2"), 0);
+        assert_int_equal(ledger_unreserve(l, "r000000000001", "c2"), 0);
+        assert_int_equal(ledger_budget_doubt(l, "r000000000001"), 0);
+
+        ledger_close(l); /* as durable as a reservation */
+        l = open_ledger();
+        assert_int_equal(ledger_budget_close_stray(l), 0);
+        assert_int_equal(reserve(l, &caps, 1, "a", "c2", 10, 60, &b), LEDGER_E_SETTLED); /* a try before the one that was answered */
+        late.taken = true;
+        assert_int_equal(ledger_reserve(l, &late, &caps, &b), LEDGER_E_SETTLED);
+        assert_int_equal(number("SELECT count(*) FROM budget WHERE doubt"), 1); /* it is no word of the present */
+        assert_int_equal(reserve(l, &caps, 2, "b", "c1", 10, 30, &b), 0);       /* that name is another run's as well; the 30 are what the first one's block leaves */
+        assert_int_equal(number("SELECT count(*) FROM reservation"), 1);
+
+        /* the end: nothing of it is left, and what comes still later opens nothing */
+        assert_int_equal(report(l, 2, "c1", 1, 10), 0);
+        assert_int_equal(ledger_unreserve(l, "r000000000002", "c2"), 0);
+        for (unsigned i = 1; i <= 2; i++)
+                assert_int_equal(ledger_budget_close(l, i == 1 ? "r000000000001" : "r000000000002"), 0);
+        assert_int_equal(number("SELECT count(*) FROM unreserved"), 0);
+        assert_int_equal(reserve(l, &caps, 2, "b", "c2", 10, 50, &b), LEDGER_E_SETTLED);
+        assert_int_equal(ledger_unreserve(l, "r000000000002", "c3"), 0);
+        assert_int_equal(number("SELECT count(*) FROM unreserved"), 0);
+        assert_int_equal(number("SELECT count(*) FROM reservation"), 0);
+        ledger_close(l);
+}
+
+/* Of runs that are gone without having been closed. */
+static void test_given_back_stray(void **state) {
+        _cleanup_(ledger_closep) Ledger *l = fresh(1);
+
+        assert_int_equal(ledger_unreserve(l, "r000000000001", "c1"), 0);
+        assert_int_equal(ledger_budget_close_stray(l), 0);
+        assert_int_equal(number("SELECT count(*) FROM unreserved"), 1);
+        assert_int_equal(ledger_recover(l, "boot2", NULL, NULL), 0);
+        assert_int_equal(ledger_budget_close_stray(l), 0);
+        assert_int_equal(number("SELECT count(*) FROM unreserved"), 0);
+}
+
 static void test_stray_and_show(void **state) {
         _cleanup_(ledger_closep) Ledger *l = fresh(1);
         _cleanup_json_ json_t *show = NULL;
@@ -333,6 +384,8 @@ int main(void) {
                 cmocka_unit_test(test_life),
                 cmocka_unit_test(test_doubt),
                 cmocka_unit_test(test_taken),
+                cmocka_unit_test(test_given_back_first),
+                cmocka_unit_test(test_given_back_stray),
                 cmocka_unit_test(test_stray_and_show),
                 cmocka_unit_test(test_race),
         };
