@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 #include "util/text.h"
 
-#include <assert.h>
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -115,14 +114,14 @@ int text_unhex(const char *s, void *ret, size_t size) {
 void text_time(uint64_t usec, char ret[static TIME_TEXT_SIZE]) {
         static const uint64_t last = 253402300799999999ULL; /* the end of the year 9999 */
         time_t seconds;
-        struct tm tm;
+        struct tm tm = {};
         size_t n;
 
         if (usec > last)
                 usec = last;
         seconds = (time_t) (usec / 1000000);
 
-        assert(gmtime_r(&seconds, &tm));
+        (void) gmtime_r(&seconds, &tm); /* within these years it cannot fail */
         n = strftime(ret, TIME_TEXT_SIZE, "%Y-%m-%dT%H:%M:%S", &tm);
         (void) snprintf(ret + n, TIME_TEXT_SIZE - n, ".%03uZ", (unsigned) (usec / 1000 % 1000));
 }
