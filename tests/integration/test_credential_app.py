@@ -118,7 +118,7 @@ def test_no_token(host, world, live, mode, kind, text):
     line = live.await_line(text)
     assert line.startswith("call 502 token-unavailable ")
     assert text in json.loads(line.split(" ", 3)[3])["error"]["message"]
-    assert any(text in r["detail"] and r["credential"] == "test-app" for r in records(host, "token.failed", live.run, reason=kind))
+    wait_for(lambda: any(text in r["detail"] and r["credential"] == "test-app" for r in records(host, "token.failed", live.run, reason=kind)))
     assert len(log(world, path="/whoami")) == before
 
 
@@ -271,7 +271,8 @@ def test_a_key_removed_while_a_token_is_made(host, world, app):
         run.await_line("call 403 credential-revoked")
         token = minted(world)[0]["minted"]
         assert len(minted(world)) == 1 and log(world, path="/whoami") == []
-        assert len(records(host, "token.minted", run.run)) == 1 and records(host, "token.failed", run.run, reason="removed")
+        wait_for(lambda: records(host, "token.failed", run.run, reason="removed"))
+        assert len(records(host, "token.minted", run.run)) == 1
 
         host.run(["anchorctl", "credential", "add", "--quiet", "test-app"], input=pathlib.Path(world.path("app.pem")).read_text())
         run.await_line("call 200")
