@@ -24,8 +24,14 @@ enum {
         HANDSHAKE_HEADER_SIZE = 4,
         HANDSHAKE_CLIENT_HELLO = 1,
         EXTENSION_SERVER_NAME = 0,
+
+        /* encrypted_client_hello is 0xfe0d since draft-ietf-tls-esni-13, as in RFC 9849. Drafts 08 to 12 counted up to it, from 0xfe08, and 07 had
+         * 0xff02. What drafts 01 to 06 have in its place is encrypted_server_name, 0xffce. Each was deployed, and hides a name from us. */
+        EXTENSION_ECH_FIRST = 0xfe08,
         EXTENSION_ECH = 0xfe0d,
-        EXTENSION_ESNI = 0xffce, /* its drafts */
+        EXTENSION_ECH_07 = 0xff02,
+        EXTENSION_ESNI = 0xffce,
+
         NAME_TYPE_HOST = 0,
 };
 
@@ -87,6 +93,10 @@ static bool read_server_name(Cursor extension, ClientHello *ret) {
         return true;
 }
 
+static bool hides_a_name(size_t type) {
+        return (type >= EXTENSION_ECH_FIRST && type <= EXTENSION_ECH) || type == EXTENSION_ECH_07 || type == EXTENSION_ESNI;
+}
+
 static bool read_extensions(Cursor extensions, ClientHello *ret) {
         while (extensions.left > 0) {
                 size_t type = cursor_take_number(&extensions, 2);
@@ -94,7 +104,7 @@ static bool read_extensions(Cursor extensions, ClientHello *ret) {
 
                 if (extensions.broken || body.broken)
                         return false;
-                if (type == EXTENSION_ECH || type == EXTENSION_ESNI)
+                if (hides_a_name(type))
                         ret->has_ech = true;
                 if (type == EXTENSION_SERVER_NAME && (ret->has_sni || !read_server_name(body, ret)))
                         return false;

@@ -127,7 +127,7 @@ def test_hello_in_pieces(run, www):
 
 @pytest.mark.parametrize("name, extra, reason", [
     ("git.example.org", b"", "fronting"), ("paste.example.net", b"", "fronting"), (NAME + ".evil.example", b"", "fronting"), ("", b"", "no-sni"),
-    (NAME, struct.pack(">HH", 0xfe0d, 10) + b"\0\0\1\0\1\0\0\0\0\0", "ech"),
+    (NAME, struct.pack(">HH", 0xfe0d, 10) + b"\0\0\1\0\1\0\0\0\0\0", "ech"), (NAME, struct.pack(">HH", 0xfe0a, 10) + b"\0\0\1\0\1\0\0\0\0\0", "ech"),
 ])
 def test_deny_what_a_hello_says(run, www, name, extra, reason):
     assert run.call(hello, www, [records_of(make_hello(name, extra=extra))]) == ALERT

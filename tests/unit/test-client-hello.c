@@ -101,15 +101,22 @@ static void test_many_records(void **state) {
 }
 
 static void test_ech(void **state) {
-        uint8_t hello[4096];
-        ClientHello ret = {};
-        size_t n;
+        /* of the RFC and of each draft; then neighbours that are none */
+        static const uint16_t hiding[] = { 0xfe0d, 0xfe0c, 0xfe0b, 0xfe0a, 0xfe09, 0xfe08, 0xff02, 0xffce },
+                              plain[] = { 0xfe07, 0xfe0e, 0xff01, 0xff03, 0xffcd, 0xffcf };
 
-        n = make_hello("api.example.org", hello, sizeof(hello));
-        n = add_extension(hello, n, 0xfe0d, "\0\0\1\0\1\0\0\0\0\0", 10);
-        assert_int_equal(client_hello_parse(hello, n, &ret), CLIENT_HELLO_COMPLETE);
-        assert_true(ret.has_ech);
-        assert_string_equal(ret.sni, "api.example.org");
+        for (size_t i = 0; i < ELEMENTSOF(hiding) + ELEMENTSOF(plain); i++) {
+                bool hides = i < ELEMENTSOF(hiding);
+                uint8_t hello[4096];
+                ClientHello ret = {};
+                size_t n;
+
+                n = make_hello("api.example.org", hello, sizeof(hello));
+                n = add_extension(hello, n, hides ? hiding[i] : plain[i - ELEMENTSOF(hiding)], "\0\0\1\0\1\0\0\0\0\0", 10);
+                assert_int_equal(client_hello_parse(hello, n, &ret), CLIENT_HELLO_COMPLETE);
+                assert_int_equal(ret.has_ech, hides);
+                assert_string_equal(ret.sni, "api.example.org");
+        }
 }
 
 static void test_ambiguous(void **state) {
