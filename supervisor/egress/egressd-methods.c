@@ -50,8 +50,8 @@ static int refuse_name(Egressd *e, EgressRun *run, IpcCall *call, const char *ru
         return reply_refused(call, rule, reason);
 }
 
-/* The first answer for a name is recorded before it is given; the same answer again is not news. */
-static int answer_name(Egressd *e, EgressRun *run, IpcCall *call, const char *name, const char *rule, uint32_t address, bool new) {
+/* The first answer for a name is recorded before it is given, whatever type was asked; the same answer again is not news. */
+static int answer_name(Egressd *e, EgressRun *run, IpcCall *call, const char *name, const char *rule, uint32_t address, bool tell_address, bool new) {
         _cleanup_(answer_freep) Answer *a = NULL;
         char text[ADDRESS_TEXT_SIZE];
         Address synthetic = address_from_ipv4(address);
@@ -62,8 +62,8 @@ static int answer_name(Egressd *e, EgressRun *run, IpcCall *call, const char *na
         if (!a)
                 return -ENOMEM;
         a->call = ipc_call_ref(call);
-        a->params = json_pack("{s:s, s:s, s:i, s:s}", "verdict", "allow", "address", address_format(&synthetic, text),
-                              "ttl", EGRESSD_SYNTHETIC_TTL, "rule", rule);
+        (void) address_format(&synthetic, text);
+        a->params = json_pack("{s:s, s:s*, s:i, s:s}", "verdict", "allow", "address", tell_address ? text : NULL, "ttl", EGRESSD_SYNTHETIC_TTL, "rule", rule);
         if (!a->params)
                 return -ENOMEM;
         if (!new)
@@ -75,6 +75,11 @@ static int answer_name(Egressd *e, EgressRun *run, IpcCall *call, const char *na
                 return r;
         (void) TAKE_PTR(a);
         return 0;
+}
+
+/* Types that an allowed name may be asked for, and that have nothing to say: there is no IPv6 here, and no ECH key is handed out. */
+static bool has_empty_answer(const char *qtype) {
+        return strcmp(qtype, "AAAA") == 0 || strcmp(qtype, "HTTPS") == 0 || strcmp(qtype, "SVCB") == 0;
 }
 
 static int resolve(IpcCall *call, json_t *params, void *userdata) {
@@ -100,18 +105,17 @@ static int resolve(IpcCall *call, json_t *params, void *userdata) {
         if (egress_normalise_name(name, normal) < 0 || !run->policy || !egress_policy_knows(run->policy, normal, &rule))
                 return refuse_name(e, run, call, rule, name, strcmp(rule, "default") == 0 ? "no-rule" : "denied-by-rule", qtype);
 
-        if (strcmp(qtype, "AAAA") == 0 || strcmp(qtype, "HTTPS") == 0 || strcmp(qtype, "SVCB") == 0)
-                return ipc_call_reply(call, json_pack("{s:s, s:i, s:s}", "verdict", "allow", "ttl", EGRESSD_SYNTHETIC_TTL, "rule", rule));
-        if (strcmp(qtype, "A") != 0)
+        if (strcmp(qtype, "A") != 0 && !has_empty_answer(qtype))
                 return refuse_name(e, run, call, rule, name, "protocol", qtype);
 
+        /* a name that is only asked about says as much as one that is connected to: each type counts against the budget */
         r = egress_run_admit_name(e->state, run, normal, &address, &new);
         if (r < 0)
                 return log_error_errno(r, "run %s: no address for %s", run->id, normal);
         if (r > 0)
                 return refuse_name(e, run, call, rule, normal, "name-budget", qtype);
 
-        return answer_name(e, run, call, normal, rule, address, new);
+        return answer_name(e, run, call, normal, rule, address, !has_empty_answer(qtype), new);
 }
 
 static int on_resolve(IpcCall *call, json_t *params, void *userdata) {

@@ -201,6 +201,9 @@ def test_wildcard_admits_few_names(run):
     rcodes = [answer(run, f"n{i}.wild.example.org").rcode for i in range(8)]
     assert rcodes[:3] == [NOERROR] * 3 and set(rcodes[4:]) == {REFUSED}
     assert answer(run, "n0.wild.example.org").rcode == NOERROR          # a name that was admitted stays
+    for i, qtype in enumerate((AAAA, HTTPS, SVCB)):                                   # whichever type is asked
+        assert answer(run, f"e{i}.wild.example.org", qtype).rcode == REFUSED and answer(run, "n0.wild.example.org", qtype).rcode == NOERROR
+        assert wait_for(lambda: run.records("dns.refused", name=f"e{i}.wild.example.org", reason="name-budget"))
     assert answer(run, "wild.example.org").rcode == REFUSED
     got = answer(run, "n9.wild.example.org", tail=opt())
     assert got.why.startswith("name-budget (egress/test-names.json#/allow/")

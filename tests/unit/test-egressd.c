@@ -148,6 +148,43 @@ static void test_names(void **state) {
         assert_string_equal(good, after);
 }
 
+static void ask_name(World *w, const char *name, const char *qtype) {
+        call(w, "Resolve", json_pack("{s:s, s:s}", "name", name, "qtype", qtype));
+        assert_null(w->error);
+}
+
+/* A name below a wildcard counts by whichever type it is asked for first, and is known by all of them from then on. */
+static void test_name_budget(void **state) {
+        static const char *const types[] = { "AAAA", "HTTPS", "SVCB", "A" };
+        World *w = *state;
+        char name[64];
+
+        register_run(w, RUN);
+        for (unsigned i = 0; i < 64; i++) {
+                (void) snprintf(name, sizeof(name), "n%u.example.org", i);
+                ask_name(w, name, types[i % ELEMENTSOF(types)]);
+                assert_string_equal(get(w, "verdict"), "allow");
+                assert_int_equal(json_object_get(w->answer, "address") != NULL, i % ELEMENTSOF(types) == 3);
+        }
+        UNTIL(w->event, strstr(w->auditd.records, "\"n0.example.org\""));
+        assert_non_null(strstr(w->auditd.records, "dns.allow"));
+
+        for (size_t i = 0; i < ELEMENTSOF(types); i++) {
+                (void) snprintf(name, sizeof(name), "m%zu.example.org", i);
+                ask_name(w, name, types[i]);
+                assert_string_equal(get(w, "verdict"), "refused");
+                assert_string_equal(get(w, "reason"), "name-budget");
+                UNTIL(w->event, strstr(w->auditd.records, name));
+        }
+
+        for (size_t i = 0; i < 2 * ELEMENTSOF(types); i++) {
+                (void) snprintf(name, sizeof(name), "n%zu.example.org", i % 2);
+                ask_name(w, name, types[i / 2]);
+                assert_string_equal(get(w, "verdict"), "allow");
+        }
+        assert_non_null(json_object_get(w->answer, "address"));
+}
+
 /* ---- connections ---- */
 
 static void test_connect(void **state) {
@@ -459,6 +496,7 @@ int main(void) {
                 cmocka_unit_test_setup_teardown(test_register_without_room_for_the_record, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_register_takes_its_time, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_names, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_name_budget, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_connect, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_look_further, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_unrecorded, set_up, tear_down),
