@@ -13,7 +13,7 @@
  * origin; a wildcard's own character is written "%2A".
  *
  * What an origin may read in two ways (dot segments, "//", escapes of characters that need none or that separate
- * segments, a backslash) is ambiguous: a permission never covers it, a denial always does. Parameters (";x" behind a segment's name)
+ * segments, a backslash, bytes that are no UTF-8, characters that are folded into one of a path's structure) is ambiguous: a permission never covers it, a denial always does. Parameters (";x" behind a segment's name)
  * are a part of the segment to most origins and nothing to some: a permission takes them as they are written, a denial covers them always.
  */
 
@@ -22,6 +22,7 @@
 #include <string.h>
 
 #include "policy/policy-egress.h"
+#include "util/text.h"
 
 static int hex_value(char c) {
         if (c >= '0' && c <= '9')
@@ -65,6 +66,40 @@ static bool segment_is_odd(const char *segment, size_t left) {
         return dots >= 1 && dots <= 2 && (dots >= left || segment[dots] == '/' || is_semicolon(segment + dots, left - dots));
 }
 
+/* What becomes one of "./\\%;?#" where an origin folds Unicode (NFC, NFKC) or converts to a code page by the nearest look; and C1 controls. */
+static bool is_folded(uint32_t c) {
+        static const struct {
+                uint32_t first, last;
+        } folded[] = {
+                { 0x0080, 0x009f }, { 0x00a5, 0x00a5 }, /* yen: a backslash in Japanese code pages */
+                { 0x037e, 0x037e }, { 0x2024, 0x2025 }, { 0x2044, 0x2044 }, { 0x2047, 0x2049 },
+                { 0x20a9, 0x20a9 }, /* won: a backslash in Korean ones */
+                { 0x2100, 0x2101 }, { 0x2105, 0x2106 }, /* "a/c" and its like */
+                { 0x2215, 0x2216 }, { 0x29f5, 0x29f5 }, { 0x29f8, 0x29f9 },
+                { 0xfe14, 0xfe14 }, { 0xfe16, 0xfe16 }, { 0xfe30, 0xfe30 }, /* vertical forms */
+                { 0xfe52, 0xfe52 }, { 0xfe54, 0xfe54 }, { 0xfe56, 0xfe56 }, { 0xfe5f, 0xfe5f }, { 0xfe68, 0xfe68 }, { 0xfe6a, 0xfe6a }, /* small */
+                { 0xff03, 0xff03 }, { 0xff05, 0xff05 }, { 0xff0e, 0xff0f }, { 0xff1b, 0xff1b }, { 0xff1f, 0xff1f }, { 0xff3c, 0xff3c }, /* full width */
+        };
+
+        for (size_t i = 0; i < ELEMENTSOF(folded); i++)
+                if (c >= folded[i].first && c <= folded[i].last)
+                        return true;
+        return false;
+}
+
+/* Is it UTF-8 in its one form, without such characters? A decoder that takes overlong forms finds dots and slashes in others. */
+static bool characters_are_plain(const uint8_t *bytes, size_t n) {
+        for (size_t i = 0; i < n;) {
+                uint32_t c = 0;
+                size_t length = text_utf8_decode(bytes + i, n - i, &c);
+
+                if (length == 0 || is_folded(c))
+                        return false;
+                i += length;
+        }
+        return true;
+}
+
 /* Decodes a path that can be read in one way only; the number of bytes, -1 if it cannot. */
 static ssize_t path_decode(const char *path, size_t n, uint8_t *ret, size_t room) {
         size_t used = 0;
@@ -89,7 +124,7 @@ static ssize_t path_decode(const char *path, size_t n, uint8_t *ret, size_t room
                 ret[used++] = (uint8_t) v;
         }
 
-        return (ssize_t) used;
+        return characters_are_plain(ret, used) ? (ssize_t) used : -1;
 }
 
 void path_text_parse(const char *path, PathText *ret) {
@@ -113,7 +148,7 @@ const char *path_pattern_parse(const char *text, uint8_t *bytes, PathPattern *re
                 return "must be a path without query or fragment";
         /* "*" is a character like any other as to what is ambiguous; the decoded text is made piece by piece below */
         if (path_decode(text, n, bytes, n) < 0)
-                return "must be written in the one way that a request can match: no \"//\", no dot segments, no needless escapes";
+                return "must be written in the one way that a request can match: no \"//\", no dot segments, no needless escapes, UTF-8";
 
         for (const char *p = text; *p;) {
                 size_t stars = strspn(p, "*");

@@ -145,8 +145,7 @@ uint64_t time_monotonic(void) {
         return time_now(CLOCK_MONOTONIC);
 }
 
-/* Length of the valid UTF-8 sequence at p, 0 if there is none (RFC 3629: no surrogates, shortest form). */
-static size_t utf8_decode(const uint8_t *p, size_t size, uint32_t *ret) {
+size_t text_utf8_decode(const uint8_t *p, size_t size, uint32_t *ret) {
         static const uint32_t least[] = { 0, 0, 0x80, 0x800, 0x10000 };
         size_t length;
         uint32_t c;
@@ -202,7 +201,7 @@ char *text_escape(const char *data, size_t size, bool keep_lines) {
 
         for (size_t i = 0; i < size;) {
                 uint32_t c = 0;
-                size_t length = utf8_decode(p + i, size - i, &c);
+                size_t length = text_utf8_decode(p + i, size - i, &c);
                 bool kept = keep_lines && (p[i] == '\n' || p[i] == '\t');
 
                 if (length == 0 || (!kept && (c < 0x20 || c == 0x7f))) {

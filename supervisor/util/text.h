@@ -38,6 +38,9 @@ uint64_t time_realtime(void);
 uint64_t time_boottime(void);
 uint64_t time_monotonic(void);
 
+/* Length of the valid UTF-8 sequence at p, 0 if there is none (RFC 3629: no surrogates, shortest form). There is at least one byte. */
+size_t text_utf8_decode(const uint8_t *p, size_t size, uint32_t *ret);
+
 /* A copy in which every control character (C0, C1, DEL), every byte that is not valid UTF-8, every
  * noncharacter and every bidirectional override is written as \xNN or \u{NNNN}; newline and tab stay if keep_lines. The
  * result is the caller's; NULL when out of memory. */

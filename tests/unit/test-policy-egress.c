@@ -246,6 +246,40 @@ static void test_path_matches(void **state) {
         json_decref(prefixes);
 }
 
+/* Beyond ASCII: bytes that some decoders take for a dot or a slash, and characters that some origins fold into one, are outside a
+ * permission and inside a denial; a letter is a letter. */
+static void test_folded_paths(void **state) {
+        static const char *const odd[] = {
+                "/api/%c0%ae%c0%ae/admin", "/api/%c0%ae%c0%ae%c0%afadmin", "/api/%e0%80%ae%e0%80%ae/admin", "/api/%F0%80%80%AE./x", "/api/%c1%9cx",
+                "/api/%ef%bc%8e%ef%bc%8e/admin", "/api/\xef\xbc\x8e\xef\xbc\x8e/admin", "/api/.%ef%bc%8e/admin", "/api/..%ef%bc%8fadmin", "/api/..%ef%bc%bcadmin",
+                "/api/%e2%80%a4%e2%80%a4/admin", "/api/%e2%80%a5/admin", "/api/..%e2%88%95admin", "/api/..%e2%81%84admin", "/api/..%e2%88%96x", "/api/..%c2%a5x",
+                "/api/%ef%b9%92%ef%b9%92/admin", "/api/..%ef%b9%a8admin", "/api/%ef%bc%852e./x", "/api/x%ef%bc%9by", "/api/x%cd%bey", "/api/x%ef%bc%9fy",
+                "/api/%ed%a0%80", "/api/caf%e9", "/api/%c3", "/api/%c3/x", "/api/\xc3%28", "/api/%a9", "/api/%f4%90%80%80", "/api/%f8%88%80%80%ae", "/api/%fe", "/api/%c2%85",
+        };
+        static const char *const plain[] = {
+                "/api/caf%c3%a9", "/api/caf\xc3\xa9", "/api/caf\xc3%a9", "/api/%E6%97%A5%E6%9C%AC", "/api/日本", "/api/%f0%9f%98%80", "/api/%e2%80%a6", "/api/%ef%bc%88x%ef%bc%89",
+                "/api/x?%c0%ae%c0%ae",
+        };
+        const EgressPolicy *e = load(*state,
+                "{'allow': [{'name': 'a.example.org', 'ports': [443], 'paths': ['/api/']}, {'name': 'b.example.org', 'ports': [443]}],"
+                " 'deny': [{'name': 'b.example.org', 'paths': ['/secret']}]}");
+        json_t *all = json_pack("[s]", "/**");
+
+        for (size_t i = 0; i < ELEMENTSOF(odd); i++) {
+                if (policy_path_matches(all, odd[i]))
+                        fail_msg("%s is read in one way", odd[i]);
+                expect(e, "a.example.org", 443, "GET", odd[i], EGRESS_DENY, "allow/0", "path");
+                expect(e, "b.example.org", 443, "GET", odd[i], EGRESS_DENY, "deny/0", "denied-by-rule");
+        }
+        for (size_t i = 0; i < ELEMENTSOF(plain); i++) {
+                if (!policy_path_matches(all, plain[i]))
+                        fail_msg("%s is ambiguous", plain[i]);
+                expect(e, "a.example.org", 443, "GET", plain[i], EGRESS_INSPECT, "allow/0", "allowed");
+                expect(e, "b.example.org", 443, "GET", plain[i], EGRESS_INSPECT, "allow/1", "allowed");
+        }
+        json_decref(all);
+}
+
 /* As people write names; what is one name to DNS is one to a policy. */
 static void test_written_names(void **state) {
         static const char *const same[][2] = {
@@ -561,6 +595,7 @@ int main(void) {
                 cmocka_unit_test_setup_teardown(test_precedence, setup, teardown),
                 cmocka_unit_test_setup_teardown(test_requests, setup, teardown),
                 cmocka_unit_test(test_path_matches),
+                cmocka_unit_test_setup_teardown(test_folded_paths, setup, teardown),
                 cmocka_unit_test(test_written_names),
                 cmocka_unit_test(test_globs),
                 cmocka_unit_test_setup_teardown(test_glob_precedence, setup, teardown),
