@@ -133,6 +133,10 @@ const char *ctl_target_parse(const char *text, CtlTarget *ret) {
         rest = separator + strlen("://");
         n = strcspn(rest, "/?#");
         at = memrchr(rest, '@', n);
+        if (memchr(rest, '\\', strcspn(rest, "?#")))
+                return "has a backslash, which browsers read as \"/\" and others do not";
+        if (at && (t.http || memchr(rest, '@', (size_t) (at - rest))))
+                return "has a user before the host: leave that out";
         authority = at ? strndup(at + 1, n - (size_t) (at + 1 - rest)) : strndup(rest, n);
         if (!authority)
                 return "needs more memory";

@@ -13,6 +13,7 @@
  * file; the data are as new as the image, as they would be anyway.
  */
 
+#include <arpa/inet.h>
 #include <ctype.h>
 #include <errno.h>
 #include <idn2.h>
@@ -69,6 +70,42 @@ int egress_normalise_name(const char *name, char ret[static 254]) {
         return 0;
 }
 
+static bool is_address(const char *name) {
+        const char *last = strrchr(name, '.');
+        uint8_t address[16];
+
+        last = last ? last + 1 : name;
+        return *name == '[' || inet_pton(AF_INET6, name, address) == 1 || (*last && label_is_number(last, strlen(last)));
+}
+
+const char *egress_name_fault(const char *name) {
+        static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-";
+
+        if (*name == '\0')
+                return "must be a host name, not empty";
+        if (strchr(name, '*'))
+                return "must be a host name: a \"*\" stands in one place alone, before the first dot of a rule's name (\"*.example.org\")";
+        if (*name == '.' || strstr(name, ".."))
+                return "must be a host name without empty labels: dots stand between labels, and at most one at the end";
+        if (is_address(name))
+                return "must be a host name, not an address";
+        if (strchr(name, '_'))
+                return "must be a host name, and none has \"_\"";
+
+        for (const char *p = name; *p;) {
+                size_t n = strspn(p, letters);
+
+                if (p[n] != '.' && p[n] != '\0')
+                        return "must be a host name alone: letters, digits, \"-\" and dots, without a port, path or space";
+                if (n > 63)
+                        return "must be a host name, of whose labels none is longer than 63 characters";
+                if (p[0] == '-' || p[n - 1] == '-')
+                        return "must be a host name, of whose labels none begins or ends with \"-\"";
+                p += n + (p[n] == '.');
+        }
+        return "must not be longer than a host name can be";
+}
+
 /* ---- IDNs ---- */
 
 static bool is_ascii(const char *s) {
@@ -92,12 +129,15 @@ static void idn2_freep(char **s) {
 }
 
 /* To Unicode and back: what is an A-label already must come out as it went in, which an invalid one does not. Without libidn2's STD3
- * flag, which drops the characters that it is about; they stay visible in an A-label, and egress_normalise_name() refuses them. */
-static bool idn_to_ascii(const char *text, char ret[static 254]) {
+ * flag, which drops the characters that it is about; they stay visible in an A-label, and egress_normalise_name() refuses them. One final
+ * dot may end a name, and `final_dot` says that text had it. */
+static bool idn_to_ascii(const char *text, bool final_dot, char ret[static 254]) {
         _cleanup_(idn2_freep) char *unicode = NULL, *ascii = NULL;
 
         if (idn2_to_unicode_8z8z(text, &unicode, IDN2_NONTRANSITIONAL) != IDN2_OK ||
             idn2_to_ascii_8z(unicode, &ascii, IDN2_NONTRANSITIONAL) != IDN2_OK)
+                return false;
+        if (final_dot && *ascii && ascii[strlen(ascii) - 1] == '.') /* of an ideographic one */
                 return false;
         if (egress_normalise_name(ascii, ret) < 0)
                 return false;
@@ -108,17 +148,19 @@ static bool idn_to_ascii(const char *text, char ret[static 254]) {
 const char *egress_written_name(const char *text, char ret[static 254]) {
         char copy[1024];
         size_t n = strlen(text);
+        bool final_dot = n > 0 && text[n - 1] == '.';
 
         if (n >= sizeof(copy))
                 return "must not be longer than a host name can be";
+        if (is_ascii(text) && !has_a_label(text))
+                return egress_normalise_name(text, ret) < 0 ? egress_name_fault(text) : NULL;
+        if (strstr(text, ".."))
+                return egress_name_fault(text);
+
         memcpy(copy, text, n + 1);
-        if (n > 0 && copy[n - 1] == '.')
+        if (final_dot)
                 copy[n - 1] = '\0';
-
-        if (is_ascii(copy) && !has_a_label(copy))
-                return egress_normalise_name(copy, ret) < 0 ? "must be a host name, not an address" : NULL;
-
-        return idn_to_ascii(copy, ret) ? NULL : "must be a host name that IDNA 2008 allows (UTS #46, non-transitional)";
+        return idn_to_ascii(copy, final_dot, ret) ? NULL : "must be a host name that IDNA 2008 allows (UTS #46, non-transitional)";
 }
 
 /* ---- who owns what is below ---- */

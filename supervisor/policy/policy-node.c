@@ -421,7 +421,7 @@ const char *check_host_name(const char *s) {
         char normal[254];
 
         if (egress_normalise_name(s, normal) < 0)
-                return "must be a host name, not an address";
+                return egress_name_fault(s);
         if (strcmp(s, normal) != 0)
                 return "must be a host name in lower case, without a final dot";
         return NULL;

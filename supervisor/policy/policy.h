@@ -56,6 +56,9 @@ int egress_normalise_name(const char *name, char ret[static 254]);
 /* The same for a name as a person writes it: an IDN becomes its A-labels (UTS #46, non-transitional). Returns what is wrong, or NULL. */
 const char *egress_written_name(const char *text, char ret[static 254]);
 
+/* What is wrong with a name that egress_normalise_name() refuses. */
+const char *egress_name_fault(const char *name);
+
 /* May anybody register a name directly below this one? */
 bool egress_is_public_suffix(const char *name);
 

@@ -25,7 +25,8 @@ static void test_targets(void **state) {
                 { "bücher.example:80", "xn--bcher-kva.example", "", 80, false },
                 { "https://a.example.org", "a.example.org", "/", 443, true },
                 { "HTTPS://a.example.org:8443/x?y=1#z", "a.example.org", "/x?y=1", 8443, true },
-                { "http://user:pw@a.example.org?q", "a.example.org", "/?q", 80, true },
+                { "http://a.example.org?q", "a.example.org", "/?q", 80, true },
+                { "http://a.example.org/?q=\\@x", "a.example.org", "/?q=\\@x", 80, true },
                 { "ssh://git@a.example.org/repo", "a.example.org", "", 22, false },
                 { "postgres://a.example.org/db", "a.example.org", "", 5432, false },
                 { "10.1.2.3:443", "10.1.2.3", "", 443, false },
@@ -35,6 +36,8 @@ static void test_targets(void **state) {
         static const char *const bad[] = {
                 "", "a.example.org", "a.example.org:", "a.example.org:0", "a.example.org:65536", "a.example.org:44x", ":443", "a_b.example.org:443",
                 "1.2.3:443", "[::1:443", "[fd00::1]", "gopher://a.example.org", "https://", "https://:443/", "https://a b.example.org/",
+                "http://user:pw@a.example.org?q", "https://evil.example\\@a.example.org/", "https://evil.example\\.a.example.org/", "https://a.example.org\\x", "https://a.example.org/\\x",
+                "ssh://git@evil.example@a.example.org/", "ssh://evil.example\\@a.example.org/", "a.example.org..:443", "https://a.example.org../", "b\xc3\xbc" "cher.example..:80",
         };
         CtlTarget t;
 

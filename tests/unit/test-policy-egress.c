@@ -292,11 +292,14 @@ static void test_written_names(void **state) {
                 { "例え.テスト", "xn--r8jz45g.xn--zckzah" },
                 { "r3---sn-x.example.org", "r3---sn-x.example.org" },
                 { "A.Example.ORG.", "a.example.org" },
+                { "bücher.example\xe3\x80\x82", "xn--bcher-kva.example" },
+                { "xn--bcher-kva.example.", "xn--bcher-kva.example" },
         };
         static const char *const bad[] = {
                 "", ".", "xn--.example", "xn--a.example", "xn--0.example", "xn--bcher-kv.example", "xn--BCHER-kva\xc3\xbc.example",
                 "a\xe2\x80\x8d" "b.example", "\xef\xbc\x91\xef\xbc\x92\xef\xbc\x97.0.0.1", "bü cher.example", "bü_cher.example", "-bü.example", "bü..example",
-                "\xc3.example", "192.0.2.1", "a/b.example",
+                "\xc3.example", "192.0.2.1", "a/b.example", "a.example.org..", "a.example.org...", "bücher.example..", "bücher.example\xe3\x80\x82.",
+                "bücher.example.\xe3\x80\x82", "bücher.example\xe3\x80\x82\xe3\x80\x82", "xn--bcher-kva.example..",
         };
         char name[254];
 

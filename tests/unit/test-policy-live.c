@@ -195,6 +195,7 @@ static void test_bad_rules(void **state) {
         refuse(e, true, "192.0.2.1:443", -EINVAL, "not an address");
         refuse(e, true, "[2001:db8::1]:443", -EINVAL, "host name");
         refuse(e, true, "*.com:443", -EINVAL, "public suffix");
+        refuse(e, true, "other.example.net..:80", -EINVAL, "empty labels");
         refuse(e, true, "", -EINVAL, "is no rule");
         refuse(e, true, "{\"name\": \"a.example.org\"}", -EINVAL, "/ports: is missing");
         refuse(e, true, "{\"name\": \"a.example.org\", \"ports\": [443], \"origin\": {}}", -EINVAL, "origin");
