@@ -7,8 +7,7 @@
  * Three things differ and are taken account of: there a denied domain is denied however specific the permission, here a more specific
  * permission wins, so that permissions which a denial covers are left out; there all permissions add up, here the most specific one counts alone, so that it gets
  * the ports of the wider ones; and there an entry without a port is for every port, here
- * ports are named, so that it becomes 443 and 80. More ports of one name than a rule may have are several rules. A denial that no rule can say
- * (of a wildcard below a public suffix) takes the permissions with it that it lies in. Every other key is named on the error stream with the reason why it
+ * ports are named, so that it becomes 443 and 80. More ports of one name than a rule may have are several rules. Every other key is named on the error stream with the reason why it
  * has no counterpart; a key that this list does not know is named as well.
  *
  * What is printed was read by the loader before: it loads, or nothing is printed but why not.
@@ -36,7 +35,6 @@ typedef struct Domain {
         char pattern[256];  /* as policy writes it; "*" for everything */
         uint16_t port;      /* 0: any */
         const char *text;   /* borrowed; as it was written */
-        bool no_rule;       /* a denial that no rule can say */
 } Domain;
 
 typedef struct Domains {
@@ -133,8 +131,7 @@ static const char *parse_domain(const char *text, bool deny, Domain *ret) {
         strcpy(d.pattern, wildcard ? "*." : "");
         if (egress_written_name(host + (wildcard ? 2 : 0), d.pattern + (wildcard ? 2 : 0)))
                 return "is no host name; literal addresses are denied";
-        d.no_rule = wildcard && egress_is_public_suffix(d.pattern + 2);
-        if (d.no_rule && !deny)
+        if (wildcard && !deny && egress_is_public_suffix(d.pattern + 2))
                 return "would admit names that anybody may register";
 
         *ret = d;
@@ -180,8 +177,7 @@ static CtlExit read_domains(Import *i, const json_t *array, const char *where, b
 
 static bool is_denied(const Import *i, const Domain *d, uint16_t port) {
         for (size_t k = 0; k < i->denied.n; k++)
-                if ((covers(&i->denied.list[k], d) || (i->denied.list[k].no_rule && covers(d, &i->denied.list[k]))) &&
-                    (i->denied.list[k].port == 0 || i->denied.list[k].port == port))
+                if (covers(&i->denied.list[k], d) && (i->denied.list[k].port == 0 || i->denied.list[k].port == port))
                         return true;
         return false;
 }
@@ -343,10 +339,6 @@ static json_t *make_deny(Import *i) {
                 /* what is not allowed is denied: "*" has done its work by then */
                 if (strcmp(d->pattern, "*") == 0)
                         continue;
-                if (d->no_rule) {
-                        ctl_error(i->ctl, "network.deniedDomains: \"%s\" is no rule here, since anybody may register names there; permissions that touch it are left out.", d->text);
-                        continue;
-                }
                 rule = json_pack("{s:s, s:s*}", "name", d->pattern, "description", reason);
                 if (!rule || (d->port && json_object_set_new(rule, "ports", json_pack("[i]", d->port)) < 0)) {
                         json_unref(rule);

@@ -16,7 +16,8 @@
  * Nothing is allowed but what "allow" has: a list that is empty, missing or null allows nothing.
  *
  * A wildcard covers every name below its suffix and not the suffix itself. One directly below a public
- * suffix ("*.com", "*.co.uk", "*.github.io") would admit names that anybody may register, and is refused.
+ * suffix ("*.com", "*.co.uk", "*.github.io") would admit names that anybody may register, and is refused in
+ * "allow"; in "deny" it does no such thing.
  * Port 443 carries TLS and port 80 HTTP unless the rule says otherwise; any other port must say what it
  * carries. Methods and paths can only be seen inside TLS when it is terminated, so they imply
  * "tls": "inspect". A denial without ports covers all of them.
@@ -89,7 +90,7 @@ static void read_name(const Node *rule, Reading *reading, const char *written, E
                 wrong = "a wildcard must be \"*.\" and a host name";
         else
                 wrong = egress_written_name(written + (wildcard ? 2 : 0), name + 2);
-        if (!wrong && wildcard && egress_is_public_suffix(name + 2))
+        if (!wrong && wildcard && !r->deny && egress_is_public_suffix(name + 2))
                 wrong = "a wildcard directly below a public suffix would admit names that anybody may register";
         if (wrong) {
                 node_fail_at(rule, "name", "%s", wrong);

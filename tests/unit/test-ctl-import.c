@@ -166,17 +166,35 @@ static void test_import_bounds(void **state) {
         policy_free(import(put("a\xff\n\"b.json", "{'network': {'allowedDomains': ['a.example.org']}}")));
 }
 
-/* A denial that is no rule takes the permissions with it which it touches. */
+/* A denial of all that is below a public suffix is one like any other: it takes the permissions with it which it covers, as they would
+ * win here and do not there, and stands against those that are wider. */
 static void test_import_denied_suffix(void **state) {
         Policy *p = import(put("srt.json", "{'network': {'allowedDomains': ['a.example.com', '*.example.com', '*.amazonaws.com', 'b.example.org'],"
                                            " 'deniedDomains': ['*.com:443', '*.s3.amazonaws.com']}}"));
 
-        assert_has(err, "\"*.com:443\" is no rule here");
+        assert_has(err, "\"a.example.com\" is left out for port 443: network.deniedDomains denies it");
+        assert_lacks(err, "network.deniedDomains: ");
+        assert_has(out, "\"*.com\"");
         assert_int_equal(asked(p, "a.example.com", 443), EGRESS_DENY);
         assert_int_equal(asked(p, "x.example.com", 443), EGRESS_DENY);
         assert_int_equal(asked(p, "x.s3.amazonaws.com", 80), EGRESS_DENY);
+        assert_int_equal(asked(p, "x.amazonaws.com", 443), EGRESS_DENY);
+        assert_int_equal(asked(p, "x.amazonaws.com", 80), EGRESS_PASS);
         assert_int_equal(asked(p, "a.example.com", 80), EGRESS_PASS);
         assert_int_equal(asked(p, "b.example.org", 443), EGRESS_PASS);
+        policy_free(p);
+
+        p = import(put("srt.json", "{'network': {'allowedDomains': ['octo.github.io', '*.example.org', 'a.example.net', 'b.example.net'],"
+                                   " 'deniedDomains': ['*.github.io', '*.example.org', 'a.example.net']}}"));
+        assert_has(err, "\"octo.github.io\" is left out");
+        assert_has(err, "\"*.example.org\" is left out");
+        assert_has(err, "\"a.example.net\" is left out");
+        assert_lacks(err, "b.example.net");
+        assert_has(out, "\"*.github.io\"");
+        assert_int_equal(asked(p, "octo.github.io", 443), EGRESS_DENY);
+        assert_int_equal(asked(p, "x.example.org", 443), EGRESS_DENY);
+        assert_int_equal(asked(p, "a.example.net", 443), EGRESS_DENY);
+        assert_int_equal(asked(p, "b.example.net", 443), EGRESS_PASS);
         policy_free(p);
 }
 
@@ -214,10 +232,10 @@ static json_t *draw_domains(unsigned *seed, unsigned n, unsigned n_ports) {
 }
 
 /* Of the pool: has it no counterpart as a permission, or as a denial? */
-static bool is_left_out(const char *entry) {
-        static const char *const hosts[] = { "*", "*.com", "*.org", "*.net", "*.github.io", "localhost" };
+static bool is_left_out(const char *entry, bool deny) {
+        static const char *const hosts[] = { "localhost", "*", "*.com", "*.org", "*.net", "*.github.io" };
 
-        for (size_t i = 0; i < ELEMENTSOF(hosts); i++)
+        for (size_t i = 0; i < (deny ? 1 : ELEMENTSOF(hosts)); i++)
                 if (strncmp(entry, hosts[i], strlen(hosts[i])) == 0 && strchr(":", entry[strlen(hosts[i])]))
                         return true;
         return false;
@@ -237,7 +255,7 @@ static bool listed(const json_t *list, const char *name, uint16_t port, bool exa
 
                 (void) snprintf(entry, sizeof(entry), "%s%s", is_idn ? "xn--bcher-kva.example" : "", text + (is_idn ? strlen(idn) : 0));
                 colon = strrchr(entry, ':');
-                if ((colon && (unsigned) atoi(colon + 1) != port) || (exact && (is_left_out(entry) || (!colon && port != 443 && port != 80))))
+                if ((colon && (unsigned) atoi(colon + 1) != port) || (exact && (is_left_out(entry, false) || (!colon && port != 443 && port != 80))))
                         continue;
                 if (colon)
                         *colon = '\0';
@@ -273,7 +291,7 @@ static void test_import_generated(void **state) {
                 Policy *p;
 
                 for (size_t i = 0; i < json_array_size(deny); i++)
-                        whole = whole && !is_left_out(json_string_value(json_array_get(deny, i)));
+                        whole = whole && !is_left_out(json_string_value(json_array_get(deny, i)), true);
                 settings = json_pack("{s:{s:O, s:O}}", "network", "allowedDomains", allow, "deniedDomains", deny);
                 if (draw(&seed, 2))
                         (void) json_object_set_new(json_object_get(settings, "network"), "tlsTerminate", json_pack("{s:O}", "excludeDomains", exclude));

@@ -110,6 +110,22 @@ static void test_allow(void **state) {
         egress_policy_free(p);
 }
 
+/* What anybody may register below is nothing to allow, and something to deny: in a file, and live against all that the file has. */
+static void test_deny_suffix(void **state) {
+        const EgressPolicy *e = load(*state, "{'allow': [{'name': 'me.github.io', 'ports': [443]}, {'name': '*.amazonaws.com', 'ports': [443]}],"
+                                             " 'deny': [{'name': '*.s3.amazonaws.com'}, {'name': '*.com'}]}");
+        EgressPolicy *p = amend(e, false, "*.github.io"), *q = amend(p, false, "*.com:443");
+
+        assert_int_equal(ask(e, "me.github.io", 443, NULL, NULL).verdict, EGRESS_PASS);
+        assert_int_equal(ask(e, "x.amazonaws.com", 443, NULL, NULL).verdict, EGRESS_PASS);
+        assert_string_equal(ask(e, "x.s3.amazonaws.com", 443, NULL, NULL).rule, "egress/x.json#/deny/0");
+        assert_string_equal(ask(p, "me.github.io", 443, NULL, NULL).rule, "live/1");
+        assert_int_equal(ask(p, "x.amazonaws.com", 443, NULL, NULL).verdict, EGRESS_PASS);
+        assert_string_equal(ask(q, "x.amazonaws.com", 443, NULL, NULL).rule, "live/2");
+        egress_policy_free(q);
+        egress_policy_free(p);
+}
+
 static void test_deny(void **state) {
         const EgressPolicy *e = load(*state, "{'allow': [{'name': 'a.example.org', 'ports': [443, 80], 'paths': ['/v1']},"
                                              " {'name': '*.example.org', 'ports': [443, 80]}]}");
@@ -194,7 +210,7 @@ static void test_bad_rules(void **state) {
         refuse(e, true, "a.example.org:22/ssh", -EINVAL, "\"tls\", \"http\" or \"raw\"");
         refuse(e, true, "192.0.2.1:443", -EINVAL, "not an address");
         refuse(e, true, "[2001:db8::1]:443", -EINVAL, "host name");
-        refuse(e, true, "*.com:443", -EINVAL, "public suffix");
+        refuse(e, true, "*.com:443", -EINVAL, "public suffix"); /* a denial of it is another thing: test_deny_suffix() */
         refuse(e, true, "other.example.net..:80", -EINVAL, "empty labels");
         refuse(e, true, "", -EINVAL, "is no rule");
         refuse(e, true, "{\"name\": \"a.example.org\"}", -EINVAL, "/ports: is missing");
@@ -446,6 +462,7 @@ int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test_setup_teardown(test_allow, setup, teardown),
                 cmocka_unit_test_setup_teardown(test_deny, setup, teardown),
+                cmocka_unit_test_setup_teardown(test_deny_suffix, setup, teardown),
                 cmocka_unit_test_setup_teardown(test_inspection, setup, teardown),
                 cmocka_unit_test_setup_teardown(test_bad_rules, setup, teardown),
                 cmocka_unit_test_setup_teardown(test_freeze, setup, teardown),
