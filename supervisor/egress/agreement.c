@@ -94,7 +94,13 @@ bool agreement_same_field(const char *a, const char *b) {
 
 bool agreement_field_overrides(const char *name) {
         static const char *const overrides[] = {
-                "x-http-method", "x-http-method-override", "x-method-override", "x-original-url", "x-rewrite-url",
+                /* the method: frameworks, and what asks an authenticator (nginx, Traefik) */
+                "x-http-method", "x-http-method-override", "x-method-override", "x-forwarded-method", "x-original-method", "x-envoy-original-method",
+                /* the path: IIS, Symfony, nginx's ingress, Traefik, Spring, Envoy */
+                "x-original-url", "x-rewrite-url", "x-original-uri", "x-original-path", "x-forwarded-uri", "x-forwarded-path", "x-forwarded-prefix",
+                "x-replaced-path", "x-envoy-original-path",
+                /* the host: RFC 7239, and what there was before and beside it */
+                "forwarded", "x-forwarded-host", "x-forwarded-server", "x-host", "x-original-host", "x-http-host-override", "x-envoy-original-host",
         };
 
         for (size_t i = 0; i < ELEMENTSOF(overrides); i++)

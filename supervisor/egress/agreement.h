@@ -22,8 +22,8 @@ const char *agreement_check(const char *name, uint16_t port, EgressProtocol expe
 /* Is "api.example.org", "API.example.org." or "api.example.org:443" this name (and port)? */
 bool agreement_host_matches(const char *host, const char *name, uint16_t port);
 
-/* Is this a field by which some servers and their frameworks take another method or target than those of the request line ("X-HTTP-Method-Override",
- * "X-Original-URL")? A decision about the request line would not be about what is done. */
+/* Is this a field by which some servers and their frameworks take another method, path or host than those of the request line and Host
+ * ("X-HTTP-Method-Override", "X-Original-URL", "X-Forwarded-Host")? Reverse proxies send most of them, and a guest is none to anybody outside. A decision about the request line would not be about what is done. */
 bool agreement_field_overrides(const char *name);
 
 /* Are these one field to some server? Case does not matter, and to whoever makes environment variables of them (CGI, WSGI) "_" is "-". */

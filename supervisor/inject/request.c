@@ -222,7 +222,7 @@ int request_begin(Request *q, const HttpHead *h, Refusal *ret) {
 
         for (size_t i = 0; i < h->n_fields; i++)
                 if (agreement_field_overrides(h->fields[i].name))
-                        return deny(q, 400, "bad-request", h->fields[i].name, "A header field names another method or target than the request.", ret);
+                        return deny(q, 400, "bad-request", h->fields[i].name, "A header field names another method, path or host than the request's own: leave it out.", ret);
 
         r = request_git_begin(q);
         if (r < 0)

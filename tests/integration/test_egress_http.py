@@ -163,6 +163,7 @@ def test_deny_http2_behind_an_ignored_upgrade(run, www, world):
     f"POST / HTTP/1.0\r\nHost: {NAME}:8081\r\nConnection: keep-alive\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
     f"POST / HTTP/1.1\r\nHost: {NAME}:8081\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n", f"OPTIONS / RTSP/1.0\r\nHost: {NAME}:8081\r\n\r\n",
     f"POST / HTTP/1.1\r\nHost: {NAME}:8081\r\nX-HTTP-Method-Override: DELETE\r\nContent-Length: 0\r\n\r\n", f"GET / HTTP/1.1\r\nHost: {NAME}:8081\r\nX-Original-URL: /x\r\n\r\n",
+    f"GET / HTTP/1.1\r\nHost: {NAME}:8081\r\nX-Forwarded-Host: git.example.org\r\n\r\n", f"GET / HTTP/1.1\r\nHost: {NAME}:8081\r\nForwarded: host=git.example.org\r\n\r\n",
 ])
 @pytest.mark.parametrize("first", [True, False])
 def test_deny_ambiguous_heads(run, www, world, head, first):

@@ -79,8 +79,15 @@ static void test_literal(void **state) {
 }
 
 static void test_overrides(void **state) {
-        static const char *const yes[] = { "X-HTTP-Method-Override", "x-http-method", "X-Method-Override", "X-Original-URL", "x-rewrite-url", "X_HTTP_Method_Override" },
-                          *const no[] = { "", "Host", "X-HTTP", "X HTTP-Method", "X-HTTP-Method-Overrides", "X-Original-Host" };
+        static const char *const yes[] = {
+                "X-HTTP-Method-Override", "x-http-method", "X-Method-Override", "X-Original-URL", "x-rewrite-url", "X_HTTP_Method_Override", "X-Forwarded-Method",
+                "X-Original-Method", "X-Envoy-Original-Method", "X-Original-URI", "x_original_uri", "X-Original-Path", "X-Forwarded-Uri", "X-Forwarded-Path",
+                "X-Forwarded-Prefix", "X-Replaced-Path", "X-Envoy-Original-Path", "Forwarded", "X-Forwarded-Host", "x_forwarded_host", "X-Forwarded-Server", "X-Host",
+                "X-Original-Host", "X-HTTP-Host-Override", "X-Envoy-Original-Host",
+        };
+        static const char *const no[] = {
+                "", "Host", "X-HTTP", "X HTTP-Method", "X-HTTP-Method-Overrides", "X-Original-Hosts", "X-Forwarded-For", "X-Forwarded-Proto", "X-Forwarded-Port", "Forward", "X",
+        };
 
         for (size_t i = 0; i < ELEMENTSOF(yes); i++)
                 assert_true(agreement_field_overrides(yes[i]));

@@ -219,10 +219,13 @@ CLIENT(client_of_foreign_variable, GET("/v1/x") "X_API_Key: sk-ant-my-own\r\n\r\
 CLIENT(client_of_override, "POST /v1/x HTTP/1.1\r\nHost: " NAME "\r\n" KEY "X-HTTP-Method-Override: DELETE\r\nContent-Length: 0\r\n\r\n",
        EXPECT(strstr(text, "HTTP/1.1 400 "));
        EXPECT(strstr(text, "another method"));)
+CLIENT(client_of_another_host, GET("/v1/x") "X-Forwarded-Host: other.example.org\r\n\r\n",
+       EXPECT(strstr(text, "HTTP/1.1 400 "));
+       EXPECT(strstr(text, "another method, path or host"));)
 CLIENT(client_of_scope, "DELETE /v1/x HTTP/1.1\r\nHost: " NAME "\r\n" KEY "\r\n", EXPECT(strstr(text, "credential-scope"));)
 
 static void test_refusals(void **state) {
-        static void (*const clients[])(World *) = { client_of_misuse, client_of_foreign, client_of_fronting, client_of_no_host, client_of_override, client_of_foreign_variable,
+        static void (*const clients[])(World *) = { client_of_misuse, client_of_foreign, client_of_fronting, client_of_no_host, client_of_override, client_of_another_host, client_of_foreign_variable,
                                                     client_of_two_hosts, client_of_dots, client_of_bad_request, client_of_scope };
         World *w = *state;
 

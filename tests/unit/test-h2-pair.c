@@ -231,6 +231,9 @@ static void test_refusals(void **state) {
                 { "GET", "/v1/x", "x-api-key: sk-ant-my-own\n", "403", "foreign-credential" },
                 { "DELETE", "/v1/x", KEY, "403", "credential-scope" },
                 { "POST", "/v1/x", "x-http-method-override: DELETE\n", "400", "bad-request" },
+                { "GET", "/v1/x", "x-forwarded-host: other.example.org\n", "400", "bad-request" },
+                { "GET", "/v1/x", "forwarded: host=other.example.org\n", "400", "bad-request" },
+                { "GET", "/v1/x", "x-envoy-original-path: /v2\n", "400", "bad-request" },
                 { "GET", "/v1/denied", KEY, "403", "no-rule" },
         };
         H2World *w = *state;

@@ -135,6 +135,11 @@ static void test_overrides(void **state) {
         check("GET / HTTP/1.1\r\nHost: a\r\nX-Original-URL: /b\r\n\r\n", "!");
         check("GET / HTTP/1.1\r\nHost: a\r\nX-ReWrite-Url: /b\r\n\r\n", "!");
         check("GET / HTTP/1.1\r\nHost: a\r\nX-Original-URLs: /b\r\n\r\n", "[48:GET / a]");
+        check("GET / HTTP/1.1\r\nHost: a\r\nX-Forwarded-Host: b\r\n\r\n", "!");
+        check("GET / HTTP/1.1\r\nHost: a\r\nForwarded: host=b\r\n\r\n", "!");
+        check("GET / HTTP/1.1\r\nHost: a\r\nX_Original_URI: /b\r\n\r\n", "!");
+        check("GET / HTTP/1.1\r\nHost: a\r\nX-Envoy-Original-Method: b\r\n\r\n", "!");
+        check("GET / HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: b\r\n\r\n", "[47:GET / a]");
 }
 
 static void test_plain(void **state) {
