@@ -122,8 +122,10 @@ static CtlExit drain_and_reboot(Ctl *ctl, uint64_t within_s, const char *reason)
         r = ctl_drain(ctl, within_s, reason);
         if (r != CTL_OK)
                 return r;
+        /* nothing runs any more, so the lock of what ran goes: now, and not in a moment; anybody else's is respected */
+        (void) command_run((const char *const[]) { "systemctl", "stop", "host-inhibit.service", NULL }, NULL, NULL, NULL);
         if (command_run((const char *const[]) { "systemctl", "reboot", NULL }, NULL, NULL, NULL) != 0) {
-                ctl_error(ctl, "The host does not reboot; it is drained.");
+                ctl_error(ctl, "The host does not reboot (\"systemd-inhibit --list\" says who may keep it from that); it is drained.");
                 return CTL_FAILED;
         }
         return CTL_OK;

@@ -4,6 +4,12 @@
 import json
 
 import docs
+from waiting import wait_for
+
+
+def locks(machine):
+    """Of everybody, against a reboot or sleep, as logind has them."""
+    return machine.run("systemd-inhibit --list --no-legend --no-pager").stdout.splitlines()
 
 
 def test_first_boot_is_complete_and_asks_nothing(machine):
@@ -45,6 +51,22 @@ def test_microvms_run_under_kvm(machine):
     newest = json.loads(machine.operator("list", "--all", "--json=short").stdout)[-1]
     run = machine.show(newest["id"])["runs"][-1]
     assert run["accel"] == "kvm"
+
+
+def test_reboot_is_refused_while_a_run_is_live(machine):
+    """Root's as well. The control: with the run the lock is gone, and what follows in these files reboots."""
+    item = machine.operator("submit", "--workflow", "wait", "--", "sh", "-c", "echo up; sleep infinity").stdout.strip()
+    wait_for(lambda: "up" in machine.operator("logs", item).stdout, 300, lambda: machine.show(item))
+    boot = machine.boot_id()
+    refused = machine.run("systemctl reboot", check=False)
+    assert refused.returncode == 1 and "denied" in refused.stderr, refused.stderr
+    lock, = [line for line in locks(machine) if "Anchorhold" in line]
+    assert "shutdown:sleep" in lock and "block" in lock and "host drain" in lock
+    assert machine.boot_id() == boot and machine.show(item)["state"] == "running"
+    machine.operator("stop", item)
+    wait_for(lambda: machine.is_active("host-inhibit.service") == "inactive", 120)
+    assert not [line for line in locks(machine) if "Anchorhold" in line]
+    assert machine.run("systemctl --failed --no-legend --plain").stdout == ""
 
 
 def test_memory_limit_ends_a_run_and_the_item_says_so(machine):
