@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Each command that the documents about the image show is executed by some test, which takes it from there (tests/world/docs.py); or it is
+named here, with the reason why it is not."""
+
+import re
+
+import pytest
+
+import docs
+from conftest import TOP
+
+# (page, how the command begins): why no test executes it
+NOT_EXECUTED = {
+    ("install.md", "skopeo copy dir:build/image/signed docker://"): "needs a registry; that a host takes what lies there is tested from a folder",
+    ("install.md", "bootc install"): "the image brings no bootc",
+    ("install.md", "image/boot --vm                            #"): "a boot of its own; the third form is that of each test in tests/vm",
+    ("install.md", "image/boot --vm -- "): "the same",
+}
+
+
+def executed():
+    """(page, beginning) of every command that a test asks for."""
+    sources = [path.read_text() for folder in ("vm", "integration") for path in (TOP / "tests" / folder).glob("*.py") if path.name != "test_image_docs.py"]
+    return {match for source in sources for match in re.findall(r'docs\.command\("([a-z.]+)", "([^"]+)"', source)}
+
+
+@pytest.mark.parametrize("page", ["install.md", "upgrade.md"])
+def test_every_command_of_a_page_is_executed(page):
+    begins = [(where, beginning) for where, beginning in executed() | set(NOT_EXECUTED) if where == page]
+    shown = docs.commands(page)
+    assert len(shown) >= 5
+    for line in shown:
+        assert any(line.startswith(beginning) for _, beginning in begins), f"docs/{page}: no test executes {line!r}"
+    for _, beginning in begins:
+        assert any(line.startswith(beginning) for line in shown), f"docs/{page} has no command that begins with {beginning!r}"
+
+
+def test_command_that_nobody_shows_is_not_found():
+    with pytest.raises(AssertionError):
+        docs.command("upgrade.md", "anchorctl host upgrade")       # there are two
+    with pytest.raises(AssertionError):
+        docs.command("upgrade.md", "anchorctl host downgrade")
+    assert docs.command("upgrade.md", "anchorctl host rollback") == ["anchorctl", "host", "rollback", "--apply"]
