@@ -24,11 +24,12 @@
 #define FLAG_USEC (10ULL * 1000 * 1000)
 #define TICK_USEC (1000ULL * 1000)
 
-enum { FLAGS_MAX = 32, KINDS_MAX = 8, RECORD_SIZE = 1024, VERDICT_SIZE = 16 };
+enum { FLAGS_MAX = 32, DETAILS_MAX = 16, KINDS_MAX = 8, RECORD_SIZE = 1024, VERDICT_SIZE = 16 };
 
 typedef struct Note {
         char *key;         /* owned; NULL for what is counted together */
         json_t *data;      /* ref; NULL: this place is free */
+        json_t *details;   /* ref; of what is only counted so far, [text, count] each; NULL: none */
         uint64_t until_usec, count; /* count: since the last record */
 } Note;
 
@@ -215,6 +216,37 @@ static void add_to_overflow(Notes *n, Kind *kind) {
                 kind->overflow.count++;
 }
 
+/* The "detail" of one more that is alike; what there is no room for is counted alone. */
+static void note_detail(Note *note, json_t *detail) {
+        if (!detail)
+                return;
+        if (!note->details)
+                note->details = json_array();
+        for (size_t i = 0; i < json_array_size(note->details); i++) {
+                json_t *one = json_array_get(note->details, i);
+
+                if (json_equal(json_array_get(one, 0), detail)) {
+                        (void) json_array_set_new(one, 1, json_integer(json_integer_value(json_array_get(one, 1)) + 1));
+                        return;
+                }
+        }
+        if (json_array_size(note->details) < DETAILS_MAX)
+                (void) json_array_append_new(note->details, json_pack("[O, i]", detail, 1));
+}
+
+/* As egressd does it: "details" unless all were about what the first was, and how many of them it does not have. */
+static void describe_details(const Note *note) {
+        json_int_t unlisted = (json_int_t) note->count;
+
+        for (size_t i = 0; i < json_array_size(note->details); i++)
+                unlisted -= json_integer_value(json_array_get(json_array_get(note->details, i), 1));
+        if (json_array_size(note->details) > 1 ||
+            !json_equal(json_array_get(json_array_get(note->details, 0), 0), json_object_get(note->data, "detail")))
+                (void) json_object_set(note->data, "details", note->details);
+        if (unlisted > 0)
+                (void) json_object_set_new(note->data, "unlisted", json_integer(unlisted));
+}
+
 static void note_close(Notes *n, Kind *kind, Note *note) {
         Note ended = *note;
 
@@ -223,9 +255,13 @@ static void note_close(Notes *n, Kind *kind, Note *note) {
         *note = (Note) {};
         if (ended.count > 0 && note != &kind->overflow && is_spent(kind))
                 count_together(n, kind, ended.count);
-        else if (ended.count > 0)
+        else if (ended.count > 0) {
+                if (ended.details)
+                        describe_details(&ended);
                 record(n, kind, ended.data, ended.count);
+        }
         json_unref(ended.data);
+        json_unref(ended.details);
         free(ended.key);
 }
 
@@ -302,6 +338,7 @@ int notes_new(Notes **ret, sd_event *event, AuditClient *audit, const char *run,
 
 static void note_forget(Note *note) {
         json_unref(note->data);
+        json_unref(note->details);
         free(note->key);
 }
 
@@ -372,6 +409,7 @@ void notes_add(Notes *n, const char *event, const char *key, json_t *data) {
 
         if (note && note->data) {
                 note->count++;
+                note_detail(note, json_object_get(data, "detail"));
                 return;
         }
         if (!note || is_spent(kind) || !data || note_open(n, note, key, data) < 0) {

@@ -26,7 +26,8 @@ int notes_new(Notes **ret, sd_event *event, AuditClient *audit, const char *run,
 Notes *notes_free(Notes *n);
 DEFINE_CLEANUP(Notes *, notes_free)
 
-/* Records are alike if event, git's verdict and key are. event is static, and one of a few. data is taken over. Never fails: a refusal stands with or
+/* Records are alike if event, git's verdict and key are; what the "detail" of each was, the record with the count says in "details", as those of egressd
+ * do. event is static, and one of a few. data is taken over. Never fails: a refusal stands with or
  * without its record. */
 void notes_add(Notes *n, const char *event, const char *key, json_t *data);
 

@@ -83,7 +83,7 @@ static void exchange_on_wake(void *userdata) {
 }
 
 int exchange_begin_h2(Exchange *x) {
-        const H2Origin origin = { x->name, x->port, x->grant, x->covered, x->postponed ? &x->refusal : NULL };
+        const H2Origin origin = { x->name, x->rule, x->port, x->grant, x->covered, x->postponed ? &x->refusal : NULL };
         int r;
 
         r = h2_pair_new(&x->pair, x->context, &origin, exchange_on_wake, x);

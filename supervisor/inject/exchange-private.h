@@ -37,7 +37,7 @@ struct Exchange {
         ExchangeContext *context; /* borrowed */
         Exchange *next, **prev;
         Phase phase;
-        char name[254], client[64];
+        char name[254], client[64], rule[256];
         uint16_t port;
         sd_event_source *deadline, *again; /* owned */
 

@@ -488,7 +488,7 @@ static int make_timers(Exchange *x) {
         return sd_event_source_set_enabled(x->again, SD_EVENT_ONESHOT);
 }
 
-int exchange_start(ExchangeContext *c, int fd, const char *name, uint16_t port, const char *client) {
+int exchange_start(ExchangeContext *c, int fd, const char *name, uint16_t port, const char *client, const char *rule) {
         _cleanup_(exchange_freep) Exchange *x = NULL;
         EVP_PKEY *key;
         X509 *cert;
@@ -509,8 +509,9 @@ int exchange_start(ExchangeContext *c, int fd, const char *name, uint16_t port, 
         x->port = port;
         (void) snprintf(x->name, sizeof(x->name), "%s", name);
         (void) snprintf(x->client, sizeof(x->client), "%s", client);
+        (void) snprintf(x->rule, sizeof(x->rule), "%s", rule);
 
-        if ((r = http_reader_new(&x->requests, HTTP_KIND_REQUEST)) < 0 || (r = request_init(&x->request, c, x->name, port)) < 0 || (r = make_timers(x)) < 0)
+        if ((r = http_reader_new(&x->requests, HTTP_KIND_REQUEST)) < 0 || (r = request_init(&x->request, c, x->name, port, x->rule)) < 0 || (r = make_timers(x)) < 0)
                 return r;
         r = io_set_nonblock(fd, true);
         if (r < 0)

@@ -43,9 +43,10 @@ typedef struct ExchangeContext {
         bool used[RUN_CREDENTIALS_MAX]; /* credential.used is in the audit log */
 } ExchangeContext;
 
-/* Starts with a connection of which nothing was read; takes fd over on success. name is normalised. It frees itself at its end.
+/* Starts with a connection of which nothing was read; takes fd over on success. name is normalised, and
+ * rule is what egressd had it inspected for. It frees itself at its end.
  * -EBUSY, -EACCES (the CA may not sign for that name). */
-int exchange_start(ExchangeContext *c, int fd, const char *name, uint16_t port, const char *client);
+int exchange_start(ExchangeContext *c, int fd, const char *name, uint16_t port, const char *client, const char *rule);
 
 void exchange_close_all(ExchangeContext *c);
 void exchange_close_grant(ExchangeContext *c, int64_t grant);

@@ -329,6 +329,7 @@ int h2_pair_new(H2Pair **ret, ExchangeContext *c, const H2Origin *origin, H2Wake
                 .wake = wake,
                 .userdata = userdata,
                 .name = origin->name,
+                .rule = origin->rule,
                 .port = origin->port,
                 .grant = origin->grant,
                 .covered = origin->covered,

@@ -13,6 +13,7 @@ typedef void (*H2Wake)(void *userdata);
 
 typedef struct H2Origin {
         const char *name; /* borrowed, for as long as the pair */
+        const char *rule; /* borrowed likewise; what it is inspected for. NULL: not known */
         uint16_t port;
         int64_t grant;    /* what its connection was opened under */
         bool covered;     /* which is for every request on it */

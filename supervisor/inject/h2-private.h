@@ -60,7 +60,7 @@ struct H2Pair {
         ExchangeContext *context; /* borrowed */
         H2Wake wake;
         void *userdata;
-        const char *name; /* borrowed */
+        const char *name, *rule; /* borrowed */
         uint16_t port;
         int64_t grant;
         bool covered;

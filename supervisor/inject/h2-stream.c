@@ -36,7 +36,7 @@ int h2_stream_new(H2Stream **ret, H2Pair *p, int32_t guest_id) {
         s->pair = p;
         s->guest_id = guest_id;
         s->deadline_usec = time_boottime() + DECIDE_USEC;
-        r = request_init(&s->request, p->context, p->name, p->port);
+        r = request_init(&s->request, p->context, p->name, p->port, p->rule);
         if (r < 0) {
                 request_done(&s->request);
                 free(s);

@@ -73,9 +73,9 @@ static int check_connection(int fd) {
 }
 
 static int inject_on_take(IpcCall *call, json_t *params, void *userdata) {
-        static const char *const known[] = { "name", "port", "client", NULL };
+        static const char *const known[] = { "name", "port", "client", "rule", NULL };
         _cleanup_(json_reader_done) JsonReader reader = {};
-        const char *name = "", *client = "";
+        const char *name = "", *client = "", *rule = NULL;
         _cleanup_free_ char *safe = NULL;
         _cleanup_fd_ int fd = -1;
         Inject *i = userdata;
@@ -90,6 +90,7 @@ static int inject_on_take(IpcCall *call, json_t *params, void *userdata) {
         json_read_string(&reader, params, "", "name", JSON_F_REQUIRED, &name);
         json_read_uint(&reader, params, "", "port", JSON_F_REQUIRED, 1, 65535, &port);
         json_read_string(&reader, params, "", "client", JSON_F_REQUIRED, &client);
+        json_read_string(&reader, params, "", "rule", JSON_F_NULLABLE, &rule);
         if (reader.failed)
                 return ipc_call_refuse(call, "BadInput", "%s: %s", reader.pointer, reader.reason);
         if (egress_normalise_name(name, normal) < 0)
@@ -100,7 +101,7 @@ static int inject_on_take(IpcCall *call, json_t *params, void *userdata) {
                 return ipc_call_refuse(call, "BadInput", "descriptor 0 is no connection");
 
         safe = text_escape(client, strnlen(client, 63), false);
-        r = exchange_start(&i->context, fd, normal, (uint16_t) port, safe ? safe : "");
+        r = exchange_start(&i->context, fd, normal, (uint16_t) port, safe ? safe : "", rule ?: "default");
         if (r == -EACCES)
                 return ipc_call_refuse(call, "Denied", "%s is not inspected in this run", normal);
         if (r == -EBUSY)

@@ -81,17 +81,38 @@ static json_t *describe(const Request *q, const HttpHead *h, const char *reason,
                          "method", h ? h->method : NULL, "path", path, "where", safe);
 }
 
-void request_deny(Request *q, const HttpHead *head, unsigned status, const char *reason, const char *where, const char *message, Refusal *ret) {
+/* Takes data, which describe() made, over. */
+static void deny_as(Request *q, unsigned status, const char *reason, const char *rule, const char *message, json_t *data, Refusal *ret) {
         _cleanup_free_ char *key = text_format("%s %s %u", reason, q->name, q->port);
 
         log_info("refused a request for %s: %s", q->name, reason);
+        if (data)
+                (void) json_object_set_new(data, "rule", json_string(rule));
         if (key)
-                notes_add(q->context->notes, "conn.deny", key, describe(q, head, reason, where));
-        refusal_set(ret, status, reason, "default", message);
+                notes_add(q->context->notes, "conn.deny", key, data);
+        else
+                json_unref(data);
+        refusal_set(ret, status, reason, rule, message);
+}
+
+void request_deny(Request *q, const HttpHead *head, unsigned status, const char *reason, const char *where, const char *message, Refusal *ret) {
+        deny_as(q, status, reason, "default", message, describe(q, head, reason, where), ret);
 }
 
 static int deny(Request *q, unsigned status, const char *reason, const char *where, const char *message, Refusal *ret) {
         request_deny(q, q->head, status, reason, where, message, ret);
+        return REQUEST_E_REFUSED;
+}
+
+/* What the head says of itself is not what the connection was allowed for: by the rule that allowed it, as egressd says it of a request in the clear.
+ * detail (may be NULL): what it says. */
+static int deny_head(Request *q, unsigned status, const char *reason, const char *where, const char *detail, const char *message, Refusal *ret) {
+        _cleanup_free_ char *safe = detail ? text_escape(detail, strnlen(detail, 254), false) : NULL;
+        json_t *data = describe(q, q->head, reason, where);
+
+        if (data && safe)
+                (void) json_object_set_new(data, "detail", json_string(safe));
+        deny_as(q, status, reason, q->rule ?: "default", message, data, ret);
         return REQUEST_E_REFUSED;
 }
 
@@ -118,14 +139,11 @@ static int unavailable(Refusal *ret, const char *message) {
 
 /* ---- judging ---- */
 
-/* Is the Host of the request the name that the connection is for, with its port or none? */
-static bool host_agrees(const Request *q, const HttpHead *h) {
-        const char *value = NULL, *colon;
+/* Is this the name that the connection is for, with its port or none? */
+static bool host_is_ours(const Request *q, const char *value) {
+        const char *colon = strrchr(value, ':');
         char name[254];
 
-        if (http_head_find(h, "host", &value) != 1)
-                return false;
-        colon = strrchr(value, ':');
         if (colon) {
                 _cleanup_free_ char *expected = text_format("%u", q->port), *bare = strndup(value, (size_t) (colon - value));
 
@@ -134,6 +152,17 @@ static bool host_agrees(const Request *q, const HttpHead *h) {
         } else if (egress_normalise_name(value, name) < 0)
                 return false;
         return strcmp(name, q->name) == 0;
+}
+
+/* Is there one Host, and is it that name? Else *ret_claimed is the first that is another, NULL if none is. */
+static bool host_agrees(const Request *q, const HttpHead *h, const char **ret_claimed) {
+        const char *value;
+
+        *ret_claimed = NULL;
+        for (size_t i = 0; i < h->n_fields && !*ret_claimed; i++)
+                if (strcasecmp(h->fields[i].name, "host") == 0 && !host_is_ours(q, h->fields[i].value))
+                        *ret_claimed = h->fields[i].value;
+        return !*ret_claimed && http_head_find(h, "host", &value) == 1;
 }
 
 static void begin_metering(Request *q, const HttpHead *h) {
@@ -203,7 +232,7 @@ static void drop_held(Request *q) {
 }
 
 int request_begin(Request *q, const HttpHead *h, Refusal *ret) {
-        const char *reflecting = find_reflecting(h), *expected, *unmetered;
+        const char *reflecting = find_reflecting(h), *expected, *unmetered, *claimed;
         int r;
 
         q->head = h;
@@ -215,14 +244,14 @@ int request_begin(Request *q, const HttpHead *h, Refusal *ret) {
         q->metered = NULL;
         drop_held(q);
 
-        if (!host_agrees(q, h))
-                return deny(q, 421, "fronting", "Host", "The request's Host is not the name that this connection was opened for.", ret);
+        if (!host_agrees(q, h, &claimed))
+                return deny_head(q, 421, "fronting", "Host", claimed, "The request's Host is not the name that this connection was opened for.", ret);
         if (!http_target_is_plain(h->target))
-                return deny(q, 400, "path", "target", "The request's target is not in origin form, or has dot segments.", ret);
+                return deny_head(q, 400, "path", "target", NULL, "The request's target is not in origin form, or has dot segments.", ret);
 
         for (size_t i = 0; i < h->n_fields; i++)
                 if (agreement_field_overrides(h->fields[i].name))
-                        return deny(q, 400, "bad-request", h->fields[i].name, "A header field names another method, path or host than the request's own: leave it out.", ret);
+                        return deny_head(q, 400, "bad-request", h->fields[i].name, NULL, "A header field names another method, path or host than the request's own: leave it out.", ret);
 
         r = request_git_begin(q);
         if (r < 0)
@@ -234,9 +263,9 @@ int request_begin(Request *q, const HttpHead *h, Refusal *ret) {
         q->plan.answered = request_git_holds(q);
 
         if (http_head_find(h, "expect", &expected) > 0 && strcasecmp(expected, "100-continue") != 0)
-                return deny(q, 417, "bad-request", "Expect", "Nothing but 100-continue can be expected.", ret);
+                return deny_head(q, 417, "bad-request", "Expect", NULL, "Nothing but 100-continue can be expected.", ret);
         if (h->websocket && !is_handshake(h))
-                return deny(q, 400, "bad-request", "Upgrade", "That is no opening handshake of a WebSocket.", ret);
+                return deny_head(q, 400, "bad-request", "Upgrade", NULL, "That is no opening handshake of a WebSocket.", ret);
         unmetered = find_unmetered(&q->plan, h);
         if (unmetered)
                 return deny(q, 403, "unmetered", unmetered, "Calls of a model over WebSocket cannot be counted here; use HTTP.", ret);
@@ -466,10 +495,10 @@ static int make_masker(const Request *q, bool tripwire, Masker **ret) {
         return tripwire ? masker_new(ret, sentinels, n_sentinels) : masker_new(ret, secrets, n_secrets);
 }
 
-int request_init(Request *q, ExchangeContext *c, const char *name, uint16_t port) {
+int request_init(Request *q, ExchangeContext *c, const char *name, uint16_t port, const char *rule) {
         int r;
 
-        *q = (Request) { .context = c, .name = name, .port = port, .generation = c->generation };
+        *q = (Request) { .context = c, .name = name, .rule = rule, .port = port, .generation = c->generation };
         r = make_masker(q, false, &q->mask);
         return r < 0 ? r : make_masker(q, true, &q->tripwire);
 }

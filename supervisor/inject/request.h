@@ -55,6 +55,7 @@ typedef struct RequestGit RequestGit;
 typedef struct Request {
         ExchangeContext *context; /* borrowed */
         const char *name;         /* borrowed; of the origin */
+        const char *rule;         /* borrowed; what the connection is inspected for. NULL: not known */
         uint16_t port;
         const HttpHead *head;     /* borrowed; NULL between requests; what is to leave, once a body was held */
         SubstitutePlan plan;      /* borrows from the head */
@@ -96,7 +97,7 @@ typedef struct Request {
 } Request;
 
 /* For one origin; may then carry one request after another. */
-int request_init(Request *q, ExchangeContext *c, const char *name, uint16_t port);
+int request_init(Request *q, ExchangeContext *c, const char *name, uint16_t port, const char *rule);
 /* Cancels what is under way, and reports a model call that was begun. */
 void request_done(Request *q);
 

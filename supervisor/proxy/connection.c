@@ -233,7 +233,7 @@ static void connection_hand(Connection *c) {
         (void) snprintf(text, sizeof(text), "%s:%u", client, ntohs(c->peer.sin_port));
 
         r = connection_call(c, c->proxy->inject, "io.anchorhold.Inject.Take",
-                            json_pack("{s:s, s:i, s:s}", "name", c->name, "port", c->port, "client", text), &c->fd, 1, HAND_USEC, on_taken);
+                            json_pack("{s:s, s:i, s:s, s:s*}", "name", c->name, "port", c->port, "client", text, "rule", c->rule), &c->fd, 1, HAND_USEC, on_taken);
         if (r < 0)
                 connection_refuse(c, "unavailable");
 }

@@ -103,7 +103,9 @@ def test_audit(host, ran):
     assert used and used[0]["credential"] == "anthropic" and used[0]["name"] == "api.anthropic.com"
     misuse = records(host, ran.run, "credential.misuse")
     assert {"api.anthropic.com", "www.example.org"} <= {record["name"] for record in misuse}
-    assert {"fronting", "foreign-credential", "credential-scope"} <= {r["reason"] for r in records(host, ran.run, "conn.deny")}
+    denied = {r["reason"]: r for r in records(host, ran.run, "conn.deny")}
+    assert {"fronting", "foreign-credential", "credential-scope"} <= set(denied)
+    assert denied["fronting"]["rule"].startswith("egress/") and denied["fronting"]["detail"] and denied["credential-scope"]["rule"] == "default"
     calls = records(host, ran.run, "model.call")
     assert len(calls) >= 2 and all(call["metered"] and call["status"] == 200 for call in calls[:2])
     everything = host.journal("--namespace=*", "-o", "export", "--all")

@@ -335,6 +335,7 @@ static void test_inspect(void **state) {
         assert_non_null(strstr(w->asked, "\"sni\":\"" NAME "\""));
         assert_non_null(strstr(w->took, "\"name\":\"" NAME "\""));
         assert_non_null(strstr(w->took, "\"port\":15001"));
+        assert_non_null(strstr(w->took, "\"rule\":\"egress/t#/allow/0\""));
         assert_int_equal(recv(w->taken_fd, there, sizeof(there), MSG_DONTWAIT), n); /* unread */
         assert_memory_equal(there, hello, n);
         UNTIL(w->event, w->proxy->n_connections == 0);
