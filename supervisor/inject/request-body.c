@@ -103,7 +103,7 @@ static const InjectCredential *nth_foreign_credential(const Request *q, size_t n
 
 /* What stands compressed in the body, as much of it as can be known by now. */
 static int search_opened(Request *q, const void *data, size_t size, bool last, Refusal *ret) {
-        const char *sentinels[RUN_CREDENTIALS_MAX];
+        const char *sentinels[RUN_CREDENTIALS_MAX] = {};
         size_t n = 0, number = 0;
         int r;
 

@@ -38,7 +38,7 @@
 
 #define RUN "r0123456789ab"
 #define NAME "api.example.org"
-#define RULE "egress/test.json#/allow/0"
+#define INSPECT_RULE "egress/test.json#/allow/0"
 #define SENTINEL "sk-ant-api03-Sentinel0123456789abcdef"
 #define SECRET "sk-ant-the-real-one-0123"
 #define OTHER "ghp_AnotherSentinel0123456789"
@@ -475,7 +475,7 @@ static inline void play_for(World *w, const char *name, void (*client)(World *w)
         w->client = client;
         assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), 0);
         w->guest_fd = fds[0];
-        assert_int_equal(exchange_start(&w->context, fds[1], name, w->port, "10.255.255.2", RULE), 0);
+        assert_int_equal(exchange_start(&w->context, fds[1], name, w->port, "10.255.255.2", INSPECT_RULE), 0);
         assert_int_equal(pthread_create(&thread, NULL, client_main, w), 0);
         while (eventfd_read(w->client_done, &value) < 0)
                 assert_true(sd_event_run(w->event, 50000) >= 0);

@@ -267,7 +267,7 @@ static inline void h2_on_wake(void *userdata) {
 
 static inline H2World *h2_world_new(const Refusal *refusal) {
         H2World *w = calloc(1, sizeof(*w));
-        const H2Origin origin = { .name = NAME, .rule = RULE, .port = H2_PORT, .grant = 7, .refusal = refusal };
+        const H2Origin origin = { .name = NAME, .rule = INSPECT_RULE, .port = H2_PORT, .grant = 7, .refusal = refusal };
 
         w->base.port = H2_PORT;
         set_up_host(&w->base, NULL);

@@ -208,7 +208,7 @@ CLIENT(client_of_foreign, GET("/v1/x") "x-api-key: sk-ant-my-own\r\n\r\n",
        EXPECT(strstr(text, "foreign-credential"));)
 CLIENT(client_of_fronting, "GET /v1/x HTTP/1.1\r\nHost: other.example.org\r\n" KEY "\r\n",
        EXPECT(strstr(text, "HTTP/1.1 421 "));
-       EXPECT(strstr(text, "\r\nAnchorhold-Rule: " RULE "\r\n"));
+       EXPECT(strstr(text, "\r\nAnchorhold-Rule: " INSPECT_RULE "\r\n"));
        EXPECT(strstr(text, "fronting"));)
 CLIENT(client_of_fronting_again, "GET /v1/x HTTP/1.1\r\nHost: third.example.org:443\r\n" KEY "\r\n", EXPECT(strstr(text, "HTTP/1.1 421 "));)
 CLIENT(client_of_no_host, "GET /v1/x HTTP/1.1\r\n" KEY "\r\n", EXPECT(strstr(text, "HTTP/1.1 421 "));)
@@ -241,7 +241,7 @@ static void test_refusals(void **state) {
 
         /* which rule had it inspected, and the Host that was claimed; of those that follow at once, with the count. What is about a credential has neither. */
         assert_true(logged(w, "\"detail\":\"other.example.org\""));
-        assert_true(logged(w, "\"rule\":\"" RULE "\""));
+        assert_true(logged(w, "\"rule\":\"" INSPECT_RULE "\""));
         assert_true(logged(w, "\"rule\":\"default\""));
         while (!logged(w, "\"details\":[[\"third.example.org:443\",1]]"))
                 assert_true(sd_event_run(w->event, 15000000) > 0);
@@ -379,7 +379,7 @@ static void test_not_inspected(void **state) {
         int fds[2];
 
         assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), 0);
-        assert_int_equal(exchange_start(&w->context, fds[1], "elsewhere.example", 443, "x", RULE), -EACCES);
+        assert_int_equal(exchange_start(&w->context, fds[1], "elsewhere.example", 443, "x", INSPECT_RULE), -EACCES);
         (void) close(fds[0]);
         (void) close(fds[1]);
 }

@@ -255,7 +255,7 @@ static void test_refusals(void **state) {
                 h2_run(w);
                 assert_true(has(g, status));
                 assert_true(has(g, reason));
-                assert_int_equal(has(g, "anchorhold-rule: " RULE "\n"), i < 3 || strcmp(cases[i].reason, "bad-request") == 0);
+                assert_int_equal(has(g, "anchorhold-rule: " INSPECT_RULE "\n"), i < 3 || strcmp(cases[i].reason, "bad-request") == 0);
                 assert_true(body_has(g, cases[i].reason));
                 assert_true(g->closed);
         }
@@ -263,7 +263,7 @@ static void test_refusals(void **state) {
         assert_true(logged(&w->base, "\"event\":\"credential.misuse\""));
         assert_true(logged(&w->base, "\"reason\":\"fronting\""));
         assert_true(logged(&w->base, "\"detail\":\"other.example.org\""));
-        assert_true(logged(&w->base, "\"rule\":\"" RULE "\""));
+        assert_true(logged(&w->base, "\"rule\":\"" INSPECT_RULE "\""));
 
         /* the one beside them goes on, and a new one passes */
         side_send(&w->guest, open, "", true);
