@@ -133,6 +133,8 @@ static const char *parse_domain(const char *text, bool deny, Domain *ret) {
                 return "is no host name; literal addresses are denied";
         if (wildcard && !deny && egress_is_public_suffix(d.pattern + 2))
                 return "would admit names that anybody may register";
+        if (!deny && egress_never_find(d.pattern))
+                return wildcard ? "covers a cloud's metadata service, which no run may reach" : "is a name that no run may reach";
 
         *ret = d;
         return NULL;

@@ -32,12 +32,35 @@ CtlExit ctl_find_live_run(Ctl *ctl, const char *what, const char *subject, char 
         return CTL_OK;
 }
 
+/* What was allowed, and is denied all the same. */
+static CtlExit print_overruled(Ctl *ctl, const char *run, const json_t *list) {
+        for (size_t i = 0; i < json_array_size(list); i++) {
+                const json_t *o = json_array_get(list, i);
+                const char *name = ctl_string(o, "name") ?: "?", *rule = ctl_string(o, "rule") ?: "?", *file = ctl_string(o, "file"), *who = ctl_string(o, "who");
+                int port = (int) json_integer_value(json_object_get(o, "port")), line = (int) json_integer_value(json_object_get(o, "line"));
+
+                if (strncmp(rule, "live/", 5) == 0)
+                        ctl_error(ctl, "%s:%d stays denied for %s: %s, added by %s, denies it. \"anchorctl policy allow %s %s\" takes that denial back.", name, port, run,
+                                  rule, who ?: "?", run, rule);
+                else
+                        ctl_error(ctl, "%s:%d stays denied for %s: %s (%s:%d) denies it, and no live rule beats a denial of the file. Change it there, then "
+                                  "\"anchorctl policy reload %s\".", name, port, run, rule, file ?: "?", line, run);
+        }
+        return CTL_REFUSED;
+}
+
 static CtlExit print(Ctl *ctl, const char *run, json_t *reply) {
         json_int_t n_cut = json_integer_value(json_object_get(reply, "cut"));
         const char *digest = ctl_string(reply, "digest");
+        const json_t *overruled = json_object_get(reply, "overruled");
 
-        if (ctl->o.json != CTL_JSON_OFF)
-                return ctl_print_json(ctl, reply);
+        if (ctl->o.json != CTL_JSON_OFF) {
+                CtlExit r = ctl_print_json(ctl, reply);
+
+                return r == CTL_OK && json_array_size(overruled) > 0 ? CTL_REFUSED : r;
+        }
+        if (json_array_size(overruled) > 0)
+                return print_overruled(ctl, run, overruled);
 
         if (!json_is_true(json_object_get(reply, "changed")))
                 ctl_note(ctl, "Nothing changes: that is what holds for %s already.", run);

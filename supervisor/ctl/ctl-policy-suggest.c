@@ -299,6 +299,11 @@ static int take_record(Suggestion *s, const CtlLogRecord *r) {
                 return 0;
         }
 
+        if (egress_never_find(w.name)) {
+                leave_out(s, "a name that no run may reach", (uint64_t) count);
+                return 0;
+        }
+
         w.port = lookup ? 0 : (uint16_t) port;
         if (whole)
                 return add_wish(s, &w, (uint64_t) count);

@@ -35,6 +35,7 @@ struct Change {
         EgressPolicy *policy;  /* owned; the new one */
         EgressPolicy *old;     /* owned; when it holds no more */
         int result;            /* of what the thread did */
+        bool allows;           /* it adds a permission */
 
         /* of a reload */
         char *workflow, *stage;     /* owned */
@@ -171,8 +172,13 @@ static unsigned enforce(Egressd *e, EgressRun *run) {
 
 /* ---- changing ---- */
 
-static int answer_change(IpcCall *call, const EgressRun *run, bool changed, unsigned n_cut) {
-        return ipc_call_reply(call, json_pack("{s:s, s:b, s:i}", "digest", run->digest, "changed", changed, "cut", (int) n_cut));
+/* p: the policy that holds now. */
+static int answer_change(const Change *c, const EgressRun *run, const EgressPolicy *p, bool changed, unsigned n_cut) {
+        json_t *overruled = c->allows ? egress_policy_overruled(p) : NULL;
+
+        if (overruled && json_array_size(overruled) == 0)
+                overruled = json_unref(overruled);
+        return ipc_call_reply(c->call, json_pack("{s:s, s:b, s:i, s:o*}", "digest", run->digest, "changed", changed, "cut", (int) n_cut, "overruled", overruled));
 }
 
 static void write_down(void *userdata) {
@@ -205,7 +211,7 @@ static void on_written(int r, void *userdata) {
 
         n = enforce(e, run);
         log_notice("run %s: its policy is %s now; %u connections were cut", run->id, run->digest, n);
-        (void) answer_change(c->call, run, true, n);
+        (void) answer_change(c, run, run->policy, true, n);
 }
 
 static void on_recorded(int r, void *userdata) {
@@ -237,7 +243,7 @@ static int record_change(Change *change, EgressRun *run, const char *what, const
 
         run->changing = false;
         if (strcmp(egress_policy_digest(c->policy), run->digest) == 0)
-                return answer_change(c->call, run, false, 0);
+                return answer_change(c, run, c->policy, false, 0);
 
         data = json_pack("{s:s, s:s*, s:s, s:s}", "change", what, "rule", rule, "from", run->digest, "digest", egress_policy_digest(c->policy));
         r = egressd_record(c->egressd, run, "policy.changed", peer_name(ipc_call_peer(c->call), actor), data, on_recorded, c);
@@ -321,6 +327,7 @@ int egressd_on_amend(IpcCall *call, json_t *params, void *userdata) {
                 return r;
         }
         c->policy = policy;
+        c->allows = allow && !egress_is_live_label(rule);
         return record_change(c, run, allow ? "allow" : "deny", safe);
 }
 

@@ -51,7 +51,8 @@ static void judge(const EgressPolicy *p, CheckProbe probe, const char *name, uin
 static void check_policies(CheckTable *t) {
         PolicyFinding *findings = NULL;
         const char *const *names;
-        size_t n_findings = 0, n;
+        size_t n_findings = 0, n, n_never;
+        const EgressNever *never = egress_never(&n_never);
         Policy *policy = NULL;
         int r;
 
@@ -70,11 +71,10 @@ static void check_policies(CheckTable *t) {
                 if (!p)
                         continue;
                 judge(p, CHECK_METADATA, "169.254.169.254", 80, t);
-                judge(p, CHECK_METADATA, "metadata.google.internal", 80, t);
                 judge(p, CHECK_LOOPBACK, "127.0.0.1", 80, t);
-                judge(p, CHECK_LOOPBACK, "localhost", 80, t);
                 judge(p, CHECK_HOST, "192.0.2.1", 22, t);
-                judge(p, CHECK_UNLISTED_NAME, "anchor-check.invalid", 443, t);
+                for (size_t k = 0; k < n_never; k++)
+                        judge(p, check_probe_of(&never[k]), never[k].name, check_port_of(&never[k]), t);
                 if (!egress_policy_example(p, name, &port, &unlisted))
                         continue;
                 judge(p, CHECK_CONTROL, name, port, t);

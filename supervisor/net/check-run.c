@@ -51,16 +51,31 @@ typedef struct Question {
         int port;
 } Question;
 
+/* And then each name that no policy may allow. */
 static const Question questions[] = {
         { CHECK_METADATA,      .address = "169.254.169.254",       .port = 80  },
-        { CHECK_METADATA,      .name = "metadata.google.internal", .port = 80  },
         { CHECK_LOOPBACK,      .address = "127.0.0.1",             .port = 80  },
-        { CHECK_LOOPBACK,      .name = "localhost",                .port = 80  },
         { CHECK_HOST,          .address = "192.0.2.1",             .port = 22  },
-        { CHECK_UNLISTED_NAME, .name = "anchor-check.invalid",     .port = 443 },
         { CHECK_UNLISTED_PORT, .control = "unlisted"                           },
         { CHECK_CONTROL,       .control = "allowed"                            },
 };
+
+static size_t count_questions(void) {
+        size_t n;
+
+        (void) egress_never(&n);
+        return ELEMENTSOF(questions) + n;
+}
+
+static Question get_question(size_t i) {
+        const EgressNever *never;
+        size_t n;
+
+        if (i < ELEMENTSOF(questions))
+                return questions[i];
+        never = egress_never(&n) + (i - ELEMENTSOF(questions));
+        return (Question) { check_probe_of(never), .name = never->name, .port = check_port_of(never) };
+}
 
 /* ---- the end ---- */
 
@@ -122,9 +137,10 @@ static int end_round(CheckRun *c, bool asked) {
 }
 
 static void note_answers(CheckRun *c, const json_t *verdicts) {
-        for (size_t i = 0; i < ELEMENTSOF(questions); i++) {
-                CheckResult *result = &c->table.results[CHECK_POLICY][questions[i].probe];
-                bool control = questions[i].probe == CHECK_CONTROL;
+        for (size_t i = 0; i < count_questions(); i++) {
+                CheckProbe probe = get_question(i).probe;
+                CheckResult *result = &c->table.results[CHECK_POLICY][probe];
+                bool control = probe == CHECK_CONTROL;
                 const char *verdict = json_string_value(json_array_get(verdicts, i));
 
                 if (!verdict) /* null: the policy allows nothing, or every port */
@@ -138,7 +154,7 @@ static void on_judged(IpcClient *client, const char *error, json_t *params, bool
         CheckRun *c = userdata;
         const json_t *verdicts = json_object_get(params, "verdicts");
 
-        if (!error && json_array_size(verdicts) == ELEMENTSOF(questions))
+        if (!error && json_array_size(verdicts) == count_questions())
                 note_answers(c, verdicts);
         else if (!error || strcmp(error, "io.anchorhold.Egress.NoSuchRun") == 0)
                 (void) check_fail(&c->table, -EUCLEAN, "layer policy: egressd has no policy for this run");
@@ -149,11 +165,11 @@ static void on_judged(IpcClient *client, const char *error, json_t *params, bool
 static int ask_policy(CheckRun *c) {
         _cleanup_json_ json_t *list = json_array();
 
-        for (size_t i = 0; i < ELEMENTSOF(questions); i++) {
-                const Question *q = &questions[i];
+        for (size_t i = 0; i < count_questions(); i++) {
+                Question q = get_question(i);
 
-                if (json_array_append_new(list, json_pack("{s:s*, s:s*, s:s*, s:i}", "address", q->address, "name", q->name, "control", q->control, "port",
-                                                          q->port)) < 0)
+                if (json_array_append_new(list, json_pack("{s:s*, s:s*, s:s*, s:i}", "address", q.address, "name", q.name, "control", q.control, "port",
+                                                          q.port)) < 0)
                         return -ENOMEM;
         }
         return ipc_client_call_async(c->egress, "io.anchorhold.Egress.Judge", json_pack("{s:O}", "questions", list), NULL, 0, false,

@@ -12,6 +12,18 @@ static const char *const probes[CHECK_N_PROBES] = { "metadata", "loopback", "hos
 static const CheckProbe always[] = { CHECK_METADATA, CHECK_LOOPBACK, CHECK_UNLISTED_NAME, CHECK_UNLISTED_PORT };
 static const char *const results[] = { "not tried", "denied", "allowed" };
 
+CheckProbe check_probe_of(const EgressNever *n) {
+        switch (n->kind) {
+        case EGRESS_NEVER_METADATA:
+                return CHECK_METADATA;
+        case EGRESS_NEVER_LOOPBACK:
+                return CHECK_LOOPBACK;
+        case EGRESS_NEVER_UNLISTED:
+                break;
+        }
+        return CHECK_UNLISTED_NAME;
+}
+
 const char *check_probe_name(CheckProbe p) {
         return probes[p];
 }

@@ -11,6 +11,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include "policy/policy.h"
 #include "util/cleanup.h"
 #include "util/json.h"
 
@@ -43,6 +44,11 @@ typedef struct CheckTable {
 } CheckTable;
 
 const char *check_probe_name(CheckProbe p);
+/* Which one a name that no policy may allow stands for. */
+CheckProbe check_probe_of(const EgressNever *n);
+static inline uint16_t check_port_of(const EgressNever *n) {
+        return n->kind == EGRESS_NEVER_UNLISTED ? 443 : 80;
+}
 
 /* Notes why; the first reason stays. Returns error. */
 int check_fail(CheckTable *t, int error, const char *format, ...) __attribute__((__format__(__printf__, 3, 4)));

@@ -474,6 +474,44 @@ EgressRules *egress_rules_read(const Node *top, EgressSource source, const uint3
         return top->object->reason || top->policy->out_of_memory ? NULL : TAKE_PTR(s);
 }
 
+/* ---- what no policy may allow ---- */
+
+static bool allows_on_a_port(const EgressPolicy *p, const EgressRule *r, const char *name) {
+        for (size_t k = 0; k < r->n_ports; k++) {
+                EgressDecision d;
+
+                egress_policy_decide(p, name, r->ports[k].port, NULL, NULL, &d);
+                if (d.verdict != EGRESS_DENY)
+                        return true;
+        }
+        return false;
+}
+
+/* A permission for such a name; or one by wildcard that covers it, unless a denial takes the name out. */
+static void check_never(const Node *top, const EgressPolicy *p) {
+        const EgressRules *s = p->files;
+        size_t n_names;
+        const EgressNever *names = egress_never(&n_names);
+        Node allow;
+
+        if (s->n_allow == 0 || !read_list(top, "allow", &allow))
+                return;
+
+        for (size_t i = 0; i < s->n_allow; i++)
+                for (size_t k = 0; k < n_names; k++) {
+                        const EgressRule *r = &s->rules[i];
+                        Node e = node_element(&allow, i);
+
+                        if (r->subject == EGRESS_NETWORK || !egress_never_covers(&names[k], r->pattern))
+                                continue;
+                        if (r->subject == EGRESS_EXACT)
+                                node_fail_at(&e, "name", "%s %s", names[k].name, egress_never_reason(&names[k]));
+                        else if (allows_on_a_port(p, r, names[k].name))
+                                node_fail_at(&e, "name", "covers %s, which %s; {\"name\": \"%s\"} under \"deny\" takes it out", names[k].name,
+                                             egress_never_reason(&names[k]), names[k].name);
+                }
+}
+
 /* ---- the whole file ---- */
 
 void policy_check_egress(Policy *p, PolicyObject *o) {
@@ -501,4 +539,6 @@ void policy_check_egress(Policy *p, PolicyObject *o) {
                 node_fail(&top, "asks for inspection of more than %d names: the run's CA lists each", EGRESS_INSPECTED_MAX);
         else if (r < 0)
                 p->out_of_memory = true;
+        else
+                check_never(&top, o->egress);
 }

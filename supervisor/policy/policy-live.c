@@ -376,11 +376,36 @@ static json_t *keep_live(const EgressRules *live, const EgressRules *new) {
         return json_pack("{s:O, s:O}", "allow", allow, "deny", deny);
 }
 
+bool egress_is_live_label(const char *text) {
+        return strncmp(text, "live/", 5) == 0 && text[5] != '\0' && text[5 + strspn(text + 5, "0123456789")] == '\0';
+}
+
+/* A denial goes by an "allow", a permission by a "deny". */
+static int take_back(const EgressRules *old, bool allow, const char *label, EgressRules **ret, char **ret_reason) {
+        _cleanup_json_ json_t *allowed = json_array(), *denied = json_array(), *kept = NULL;
+        const EgressRule *gone = NULL;
+
+        for (size_t i = 0; old && i < old->n_rules; i++)
+                if (strcmp(old->rules[i].label, label) == 0)
+                        gone = &old->rules[i];
+                else if (json_array_append_new(old->rules[i].deny ? denied : allowed, egress_rule_to_json(old, &old->rules[i], true)) < 0)
+                        return -ENOMEM;
+        if (!gone || gone->deny != allow) {
+                *ret_reason = !gone ? text_format("there is no live rule %s", label)
+                                    : text_format("%s is a %s: it is taken back by \"%s\"", label, gone->deny ? "denial" : "permission", gone->deny ? "allow" : "deny");
+                return -EINVAL;
+        }
+
+        kept = json_pack("{s:O, s:O}", "allow", allowed, "deny", denied);
+        return kept ? read_set(kept, ret, ret_reason) : -ENOMEM;
+}
+
 static int make_live(const EgressRules *old, bool allow, const char *text, const char *who, EgressRules **ret, char **ret_reason) {
         _cleanup_(egress_rules_unrefp) EgressRules *alone = NULL;
         _cleanup_json_ json_t *rule = NULL, *object = NULL, *kept = NULL;
         _cleanup_free_ char *label = NULL;
         const char *key = allow ? "allow" : "deny";
+        const EgressNever *never;
         int r;
 
         rule = parse_rule(text, allow, ret_reason);
@@ -394,6 +419,12 @@ static int make_live(const EgressRules *old, bool allow, const char *text, const
         r = object ? read_set(object, &alone, ret_reason) : -ENOMEM;
         if (r < 0)
                 return r;
+
+        never = allow ? egress_never_find(alone->rules[0].pattern) : NULL;
+        if (never && alone->rules[0].subject == EGRESS_EXACT) {
+                *ret_reason = text_format("%s %s", never->name, egress_never_reason(never));
+                return -EPERM;
+        }
 
         kept = keep_live(old, alone);
         if (!kept || json_array_append(json_object_get(kept, key), rule) < 0)
@@ -421,6 +452,7 @@ static int empty_rules(EgressRules **ret) {
 /* The policy of these two sets, if the run's CA, made for what `before` inspects, will do. */
 static int join(const EgressPolicy *before, EgressRules *files, EgressRules *live, EgressPolicy **ret, char **ret_reason) {
         _cleanup_(egress_policy_freep) EgressPolicy *p = NULL;
+        const EgressNever *never;
         const char *pattern;
         int r;
 
@@ -434,6 +466,12 @@ static int join(const EgressPolicy *before, EgressRules *files, EgressRules *liv
                 return -ENOTSUP;
         }
 
+        never = egress_policy_allows_never(p);
+        if (never) {
+                *ret_reason = text_format("%s would be allowed, which %s", never->name, egress_never_reason(never));
+                return -EPERM;
+        }
+
         *ret = TAKE_PTR(p);
         return 0;
 }
@@ -443,9 +481,12 @@ int egress_policy_amend(const EgressPolicy *p, bool allow, const char *rule, con
         int r;
 
         *ret_reason = NULL;
-        r = make_live(p ? p->live : NULL, allow, rule, who, &live, ret_reason);
+        r = egress_is_live_label(rule) ? take_back(p ? p->live : NULL, allow, rule, &live, ret_reason)
+                                       : make_live(p ? p->live : NULL, allow, rule, who, &live, ret_reason);
         if (r < 0)
                 return r;
+        if (live->n_rules == 0)
+                live = egress_rules_unref(live);
         if (p)
                 files = egress_rules_ref(p->files);
         else

@@ -96,6 +96,24 @@ const char *egress_policy_digest(const EgressPolicy *p);
 EgressPolicy *egress_policy_free(EgressPolicy *p);
 DEFINE_CLEANUP(EgressPolicy *, egress_policy_free)
 
+/* ---- names that no policy may allow (policy-never.c) ---- */
+
+typedef enum EgressNeverKind { EGRESS_NEVER_METADATA, EGRESS_NEVER_LOOPBACK, EGRESS_NEVER_UNLISTED } EgressNeverKind;
+typedef struct EgressNever {
+        const char *name;
+        EgressNeverKind kind;
+} EgressNever;
+
+/* All of them: what the agreement check asks each policy for. */
+const EgressNever *egress_never(size_t *ret_n);
+/* Does "a.example.org" or "*.example.org" cover it? And the first that it covers, NULL if there is none. */
+bool egress_never_covers(const EgressNever *n, const char *pattern);
+const EgressNever *egress_never_find(const char *pattern);
+/* One that the policy allows on some port; NULL: it allows none. */
+const EgressNever *egress_policy_allows_never(const EgressPolicy *p);
+/* "is …": why it is none that may be allowed. */
+const char *egress_never_reason(const EgressNever *n);
+
 /* ---- a run's own policy: frozen, and changed live ---- */
 
 /* Everything about it as text, live rules and origins of rules included, the caller's; NULL when out of memory. */
@@ -105,11 +123,17 @@ int egress_policy_thaw(const char *data, size_t size, EgressPolicy **ret, char *
 
 /* The policy and one rule more, which `who` adds: "api.example.org:443", "db.example.org:5432/raw", a denial also without a port,
  * or one rule in the JSON of the policy file. `p` may be NULL: nothing is allowed so far. An opposite live rule about the same is taken back.
+ * "live/4": no rule is added, but that live denial (allow), or permission (not allow), is taken back.
  * -EINVAL: it is no rule, -ENOTSUP: it would ask for the inspection of a name that `p` has not inspected so far, so that
- * the run's CA does not sign for it, -E2BIG: too many live rules; then *ret_reason says so (the caller's). */
+ * the run's CA does not sign for it, -EPERM: it would allow a name that no policy may (policy-never.c), -E2BIG: too many live rules; then *ret_reason says so (the caller's). */
 int egress_policy_amend(const EgressPolicy *p, bool allow, const char *rule, const char *who, EgressPolicy **ret, char **ret_reason);
 
-/* A policy that was read anew, with the live rules of the old one. Both may be NULL. -ENOTSUP as above, with the name in *ret_reason. */
+/* Of the live permission that was added last: each port at which a denial beats it, [{"name", "port", "rule", "file", "line", "who"}]. NULL when out of memory. */
+json_t *egress_policy_overruled(const EgressPolicy *p);
+/* Is this the label of a live rule? */
+bool egress_is_live_label(const char *text);
+
+/* A policy that was read anew, with the live rules of the old one. Both may be NULL. -ENOTSUP and -EPERM as above, with the name in *ret_reason. */
 int egress_policy_rebase(const EgressPolicy *fresh, const EgressPolicy *old, EgressPolicy **ret, char **ret_reason);
 
 /* Whether `p` inspects a name that `before` (NULL: nothing) does not; *ret_pattern (may be NULL, borrowed from p) is the first. */

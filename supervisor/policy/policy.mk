@@ -10,6 +10,8 @@ LIB_SRCS += supervisor/policy/policy-load.c \
             supervisor/policy/policy-git-rule.c \
             supervisor/policy/policy-live.c \
             supervisor/policy/policy-name.c \
+            supervisor/policy/policy-never.c \
+            supervisor/policy/policy-overruled.c \
             supervisor/policy/policy-path.c \
             supervisor/policy/policy-reach.c \
             supervisor/policy/policy-rules.c \

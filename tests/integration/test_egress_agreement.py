@@ -172,26 +172,43 @@ def test_a_first_round_that_fails_ends_the_run_before_its_first_step(host, check
 
 
 def test_a_policy_that_lets_through_ends_a_run_before_its_first_step(host):
-    """The third layer alone: an operator's file that names what no run may reach, which the other two deny as before."""
-    path = "/etc/anchorhold/policy/egress/test-net.json"
-    before = host.run("cat " + path).stdout
-    policy = json.loads(before)
-    policy["allow"].append({"name": "metadata.google.internal", "ports": [80]})
+    """The third layer alone: an operator's files that name what the check takes for the host's address, which the other two deny as before."""
+    path, config = "/etc/anchorhold/policy/egress/test-net.json", "/etc/anchorhold/host.json"
+    before, config_before = host.run("cat " + path).stdout, host.run("cat " + config).stdout
+    policy, wide = json.loads(before), json.loads(config_before)
+    policy["allow"].append({"network": "192.0.2.0/24", "ports": [{"port": 22, "protocol": "raw"}]})
+    wide["networks"] = [*wide.get("networks", []), "192.0.2.0/24"]
+    host.write(config, json.dumps(wide))
     host.write(path, json.dumps(policy))
     try:
         done = host.anchorctl("run", "--workflow", "exec-net", "--", "echo", "up", check=False, timeout=120)
     finally:
         host.write(path, before)
+        host.write(config, config_before)
     item = host.items()[0]["id"]
     shown = host.show(item)
     assert done.returncode == 1 and "\nup\n" not in done.stdout and not steps(host, item)
     assert "enforcement.mismatch" in shown["reason"] and "layer policy" in shown["reason"], shown["reason"]
     [found] = mismatches(host, shown["runs"][0]["id"])
-    assert found["reason"] == "layer policy: metadata is allowed"
+    assert found["reason"] == "layer policy: host-address is allowed"
     tried = {(p["layer"], p["probe"]): p["result"] for p in found["probes"]}
     assert tried["policy", "unlisted-name"] == tried["cgroup", "metadata"] == tried["guest-network", "metadata"] == "denied"
     # the control: without that rule the same begins
     assert "\nup\n" in "\n" + host.anchorctl("run", "--workflow", "exec-net", "--", "echo", "up", timeout=120).stdout
+
+
+def test_a_policy_that_names_metadata_is_refused_where_it_is_written(host):
+    path = "/etc/anchorhold/policy/egress/test-net.json"
+    before = host.run("cat " + path).stdout
+    try:
+        for name, refused in (("metadata.google.internal", True), ("*.google.internal", True), ("metadata.google.example", False)):
+            policy = json.loads(before)
+            policy["allow"].append({"name": name, "ports": [80]})
+            host.write(path, json.dumps(policy))
+            done = host.anchorctl("policy", "check", check=False)
+            assert ("metadata service" in done.stdout + done.stderr) == refused and (done.returncode != 0) == refused, done.stdout + done.stderr
+    finally:
+        host.write(path, before)
 
 
 @pytest.mark.parametrize("half, signal, seconds", [("check", "KILL", 10), ("probe", "STOP", 30)])

@@ -166,6 +166,17 @@ static void test_import_bounds(void **state) {
         policy_free(import(put("a\xff\n\"b.json", "{'network': {'allowedDomains': ['a.example.org']}}")));
 }
 
+/* What no run may reach is left out, and said. */
+static void test_import_never(void **state) {
+        Policy *p = import(put("srt.json", "{'network': {'allowedDomains': ['metadata.google.internal', '*.google.internal:80', 'metadata.google.example', 'x.ec2.internal']}}"));
+
+        assert_has(err, "\"metadata.google.internal\" is left out: it is a name that no run may reach");
+        assert_has(err, "\"*.google.internal:80\" is left out: it covers a cloud's metadata service");
+        assert_int_equal(asked(p, "metadata.google.example", 443), EGRESS_PASS);
+        assert_int_equal(asked(p, "x.ec2.internal", 443), EGRESS_PASS);
+        policy_free(p);
+}
+
 /* A denial of all that is below a public suffix is one like any other: it takes the permissions with it which it covers, as they would
  * win here and do not there, and stands against those that are wider. */
 static void test_import_denied_suffix(void **state) {
@@ -325,6 +336,7 @@ int main(void) {
                 cmocka_unit_test_setup_teardown(test_import, setup, teardown),
                 cmocka_unit_test_setup_teardown(test_import_inspection, setup, teardown),
                 cmocka_unit_test_setup_teardown(test_import_bounds, setup, teardown),
+                cmocka_unit_test_setup_teardown(test_import_never, setup, teardown),
                 cmocka_unit_test_setup_teardown(test_import_denied_suffix, setup, teardown),
                 cmocka_unit_test_setup_teardown(test_import_generated, setup, teardown),
         };

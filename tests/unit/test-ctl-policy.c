@@ -247,11 +247,12 @@ static void test_suggest(void **state) {
                 record("egress.deny", "front.example.org", 443, "fronting", "other.example.org"),
                 record("egress.deny", "denied.example.org", 443, "denied-by-rule", NULL),
                 record("egress.deny", "10.0.0.1", 443, "no-rule", NULL),
+                record("egress.deny", "metadata.google.internal", 80, "no-rule", NULL),
                 record("egress.deny", "x\\x1b.example.org", 443, "no-rule", NULL),
                 record("conn.deny", "192.0.2.7", 25, "guest-network", NULL),
                 record("credential.misuse", "leak.example.org", 443, "misuse", NULL),
         };
-        static const char *const never[] = { "169.254", "rebind", "front.", "denied.example", "10.0.0.1", "x1b", "192.0.2.7", "leak", "a*b" };
+        static const char *const never[] = { "169.254", "rebind", "front.", "denied.example", "10.0.0.1", "google.internal", "x1b", "192.0.2.7", "leak", "a*b" };
 
         suggest(records, ELEMENTSOF(records));
 

@@ -226,6 +226,38 @@ static void test_bounds_of_a_live_rule(void **state) {
         assert_null(w->error);
 }
 
+/* The answer to a permission that a denial beats says so, changed or not; to one that holds, it does not. */
+static void test_overruled(void **state) {
+        World *w = *state;
+
+        register_run(w, RUN);
+        amend(w, true, "other.example.net:80");
+        assert_null(w->error);
+        assert_null(json_object_get(w->answer, "overruled"));
+        amend(w, false, "other.example.net");
+        assert_null(json_object_get(w->answer, "overruled"));
+        for (unsigned i = 0; i < 2; i++) {
+                const json_t *beaten;
+
+                amend(w, true, i == 0 ? "other.example.net:80" : "{\"name\":\"other.example.net\",\"ports\":[443,80]}");
+                assert_null(w->error);
+                assert_int_equal(json_is_true(json_object_get(w->answer, "changed")), i == 1);
+                assert_int_equal(json_array_size(json_object_get(w->answer, "overruled")), i + 1);
+                beaten = json_array_get(json_object_get(w->answer, "overruled"), 0);
+                assert_string_equal(json_string_value(json_object_get(beaten, "rule")), "live/2");
+        }
+        amend(w, true, "live/2");
+        assert_true(json_is_true(json_object_get(w->answer, "changed")));
+        call(w, "Explain", json_pack("{s:s, s:s, s:i}", "run", RUN, "name", "other.example.net", "port", 80));
+        assert_string_equal(get(w, "verdict"), "pass");
+
+        /* and what would end the run is not taken at all */
+        amend(w, true, "{\"name\":\"metadata.google.internal\",\"ports\":[80]}");
+        assert_refused(w, "metadata service");
+        amend(w, true, "metadata.google.example:80");
+        assert_null(w->error);
+}
+
 /* A run keeps the credentials that it began with, though the files have others by now. */
 static void test_bounds_of_a_reload(void **state) {
         World *w = *state;
@@ -253,6 +285,7 @@ int main(void) {
                 cmocka_unit_test_setup_teardown(test_amend, set_up_policy, tear_down),
                 cmocka_unit_test_setup_teardown(test_released, set_up_policy, tear_down),
                 cmocka_unit_test_setup_teardown(test_ended, set_up_policy, tear_down),
+                cmocka_unit_test_setup_teardown(test_overruled, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_bounds_of_a_live_rule, set_up_keyed, tear_down),
                 cmocka_unit_test_setup_teardown(test_bounds_of_a_reload, set_up_keyed, tear_down),
         };

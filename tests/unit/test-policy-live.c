@@ -66,6 +66,90 @@ static void refuse(const EgressPolicy *e, bool allow, const char *rule, int erro
         free(reason);
 }
 
+/* What would end the run within seconds is not taken; its neighbours are. */
+static void test_never(void **state) {
+        const EgressPolicy *e = load(*state, "{'allow': [{'name': '*.google.internal', 'ports': [80]}, {'name': 'metadata.google.example', 'ports': [80]}],"
+                                             " 'deny': [{'name': 'metadata.google.internal'}]}"),
+                           *fresh;
+        EgressPolicy *p, *q = NULL;
+        char *reason = NULL;
+
+        assert_int_equal(ask(e, "metadata.google.internal", 80, NULL, NULL).verdict, EGRESS_DENY);
+        assert_int_equal(ask(e, "other.google.internal", 80, NULL, NULL).verdict, EGRESS_PASS);
+        refuse(e, true, "metadata.google.internal:80", -EPERM, "metadata service");
+        refuse(e, true, "Metadata.Google.Internal:443", -EPERM, "metadata service");
+        refuse(e, true, "{\"name\":\"localhost\",\"ports\":[80]}", -EPERM, "the host itself");
+        refuse(NULL, true, "*.ec2.internal:80", -EPERM, "instance-data.ec2.internal would be allowed");
+        egress_policy_free(amend(e, false, "metadata.google.internal:80"));
+        egress_policy_free(amend(e, true, "instance.ec2.internal:80"));
+
+        /* denied by the same policy, whichever of its parts says so; and a new file that does not say it any more is not taken */
+        p = amend(e, true, "*.google.internal:443");
+        fresh = load(*state, "{'allow': [{'name': 'a.example.org', 'ports': [443]}]}");
+        assert_int_equal(egress_policy_rebase(fresh, p, &q, &reason), -EPERM);
+        assert_non_null(strstr(reason, "metadata.google.internal would be allowed"));
+        free(reason);
+        egress_policy_free(p);
+}
+
+/* The port, and the rule that beats the permission; "" if it takes effect. */
+static void assert_overruled(const EgressPolicy *p, int port, const char *rule) {
+        json_t *list = egress_policy_overruled(p), *first = json_array_get(list, 0);
+
+        assert_non_null(list);
+        assert_string_equal(first ? json_string_value(json_object_get(first, "rule")) : "", rule);
+        assert_int_equal(json_integer_value(json_object_get(first, "port")), port);
+        json_decref(list);
+}
+
+/* A permission that is beaten is known to be, and the live denial that beats it can be taken back. */
+static void test_overruled(void **state) {
+        const EgressPolicy *e = load(*state, "{'allow': [{'name': 'a.example.org', 'ports': [443]}], 'deny': [{'name': 'bad.example.net', 'ports': [80]}]}");
+        EgressPolicy *p = amend(e, true, "other.example.net:80"), *q, *again;
+
+        assert_overruled(p, 0, "");
+        q = amend(p, false, "other.example.net");
+        again = amend(q, true, "other.example.net:80");
+        assert_string_equal(egress_policy_digest(again), egress_policy_digest(q));
+        assert_overruled(again, 80, "live/2");
+        assert_string_equal(ask(again, "other.example.net", 80, NULL, NULL).rule, "live/2");
+
+        refuse(again, false, "live/2", -EINVAL, "taken back by \"allow\"");
+        refuse(again, true, "live/9", -EINVAL, "no live rule");
+        refuse(again, true, "live/", -EINVAL, "is no rule");
+        egress_policy_free(p);
+        p = amend(again, true, "live/2");
+        assert_int_equal(ask(p, "other.example.net", 80, NULL, NULL).verdict, EGRESS_PASS);
+        assert_overruled(p, 0, "");
+        egress_policy_free(again);
+        egress_policy_free(q);
+
+        /* one of the file's is no live rule, and stands */
+        q = amend(p, true, "{\"name\":\"bad.example.net\",\"ports\":[443,80]}");
+        assert_overruled(q, 80, "egress/x.json#/deny/0");
+        egress_policy_free(q);
+
+        /* without any live rule the policy is the file's again */
+        q = amend(e, false, "a.example.org");
+        again = amend(q, true, "live/1");
+        assert_string_equal(egress_policy_digest(again), egress_policy_digest(e));
+        egress_policy_free(again);
+        egress_policy_free(q);
+
+        /* a wildcard is narrowed by a denial below it, and beaten by its own */
+        q = amend(e, false, "x.example.net");
+        again = amend(q, true, "*.example.net:443");
+        assert_overruled(again, 0, "");
+        egress_policy_free(q);
+        q = amend(again, false, "*.example.net");
+        egress_policy_free(again);
+        again = amend(q, true, "*.example.net:443");
+        assert_overruled(again, 443, "live/3");
+        egress_policy_free(again);
+        egress_policy_free(q);
+        egress_policy_free(p);
+}
+
 static void test_allow(void **state) {
         const EgressPolicy *e = load(*state, "{'allow': [{'name': '*.example.org', 'ports': [443]}],\n 'deny': [{'name': 'bad.example.net'}]}");
         EgressPolicy *p = amend(e, true, "db.example.org:5432/raw"), *q;
@@ -460,6 +544,8 @@ static void test_bounds(void **state) {
 
 int main(void) {
         const struct CMUnitTest tests[] = {
+                cmocka_unit_test_setup_teardown(test_never, setup, teardown),
+                cmocka_unit_test_setup_teardown(test_overruled, setup, teardown),
                 cmocka_unit_test_setup_teardown(test_allow, setup, teardown),
                 cmocka_unit_test_setup_teardown(test_deny, setup, teardown),
                 cmocka_unit_test_setup_teardown(test_deny_suffix, setup, teardown),
