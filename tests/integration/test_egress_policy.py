@@ -11,6 +11,7 @@ import json
 import random
 import re
 import subprocess
+import unicodedata
 import urllib.parse
 
 import pytest
@@ -37,6 +38,12 @@ def specificity(pattern):
 def ambiguous(path):
     """Can an origin read it in two ways? Only the kinds that the generator makes."""
     path = path.partition("?")[0]
+    try:
+        text = urllib.parse.unquote_to_bytes(path).decode()
+    except UnicodeDecodeError:
+        return True
+    if any(set(unicodedata.normalize("NFKC", c)) & set("./\\%;?#") for c in text if not c.isascii()):
+        return True
     return "//" in path or re.search(r"/\.{1,2}(/|;|%3b|$)", path, re.I) is not None or re.search(r"%(2e|2f|5c|61|41)", path, re.I) is not None
 
 
@@ -121,7 +128,8 @@ HOSTS = ["a", "b", "c", "www", "x1"]
 PATHS = ["/", "/v1", "/v1/", "/v1/items", "/v2/*", "/v2/**", "/*/raw", "/pkg/**/meta.json", "/repos/*/issues", "/v*/items", "/caf%C3%A9", "/x%2Ay", "/a!b"]
 ASKED = ["/", "/v1", "/v1/items/7", "/v1x", "/v2/a", "/v2/a/b?q=//..", "/x/raw", "/x/y/raw", "/pkg/meta.json", "/pkg/a/b/meta.json", "/repos/me/issues",
          "/repos/me/issues/1", "/v3/items", "/caf%c3%a9/menu", "/x*y", "/x%2ay", "/a%21b", "/v1/../v2/a", "/v1//items", "/v1/%2e%2e/x", "/v1/%61", "/v1/./x", "/v1/..;p/x", "/v1/..%3bp/x",
-         "/v1/items;p=1/7", "/v1%3Bp", "/;p/raw"]
+         "/v1/items;p=1/7", "/v1%3Bp", "/;p/raw", "/v1/%c0%ae%c0%ae/x", "/v2/%E0%80%AE", "/v1/%ef%bc%8e%ef%bc%8e/x", "/repos/\uff0e\uff0e/issues", "/v2/a%ef%bc%8fb",
+         "/v1/%e9", "/v2/%e6%97%a5%e6%9c%ac", "/repos/日本/issues"]
 METHODS = ["GET", "POST", "DELETE", "PUT"]
 PORTS = [443, 80, 8443, 5432]
 PROTOCOLS = {443: "tls", 80: "http", 8443: "tls", 5432: "raw"}

@@ -226,6 +226,17 @@ def test_connect_to_any_port_in_policy(run, port, data, answer):
     assert line == "HTTP/1.1 200 Connection established" and got.startswith(answer), (line, got)
 
 
+def test_connect_to_a_synthetic_address(run, www):
+    """Who resolves a name and then CONNECTs to what it was told means the name; an address that was given to none is a literal one."""
+    line, got = run.call(connect, f"{www}:443", HELLO)
+    assert line.startswith("HTTP/1.1 200 ") and got.startswith(b"\x16\3\3"), (line, got)
+    line, got = run.call(connect, f"{www}:443", records_of(make_hello("git.example.org")))
+    assert line.startswith("HTTP/1.1 200 ") and got.startswith(ALERT), (line, got)
+    line, _ = run.call(connect, "198.19.255.254:443")
+    assert line.startswith("HTTP/1.1 403 ")
+    wait_for(lambda: run.records("egress.deny", name="198.19.255.254", port=443, reason="literal-address"))
+
+
 @pytest.mark.parametrize("target, status, record", [
     (f"{NAME}:2222", 403, (NAME, 2222, "port")), ("git.example.org:22", 403, ("git.example.org", 22, "port")), ("paste.example.net:443", 403, ("paste.example.net", 443, "no-rule")),
     (f"{worlds.ORIGIN}:443", 403, (worlds.ORIGIN, 443, "literal-address")), ("[2001:db8::1]:443", 403, ("2001:db8::1", 443, "literal-address")),

@@ -30,6 +30,9 @@ ask foreign -H "x-api-key: sk-ant-somebody-elses-key" $api/models
 ask method -X DELETE -H "x-api-key: $ANTHROPIC_API_KEY" $api/models
 ask path -H "x-api-key: $ANTHROPIC_API_KEY" https://api.anthropic.com/admin
 ask dots --path-as-is -H "x-api-key: $ANTHROPIC_API_KEY" "$api/../admin"
+ask overlong --path-as-is -H "x-api-key: $ANTHROPIC_API_KEY" "$api/%c0%ae%c0%ae/admin"
+ask folded --path-as-is -H "x-api-key: $ANTHROPIC_API_KEY" "$api/%ef%bc%8e%ef%bc%8e/admin"
+ask another-host -H 'x-forwarded-host: www.example.org' -H "x-api-key: $ANTHROPIC_API_KEY" $api/models
 ask fronting -H 'host: www.example.org' -H "x-api-key: $ANTHROPIC_API_KEY" $api/models
 ask smuggled -H "x-api-key: $ANTHROPIC_API_KEY" -H 'transfer-encoding: chunked' -H 'content-length: 4' -d abcd $api/messages
 ask override -H 'x-http-method-override: DELETE' -H "x-api-key: $ANTHROPIC_API_KEY" -d x $api/messages
@@ -84,7 +87,7 @@ def test_no_sentinel_no_key(ran):
     ("cookie", "403", "credential-misuse"), ("query", "403", "credential-misuse"),
     ("elsewhere", "403", "credential-misuse"), ("elsewhere-body", "403", "credential-misuse"),
     ("foreign", "403", "foreign-credential"), ("method", "403", "credential-scope"), ("path", "403", "credential-scope"),
-    ("dots", "400", "path"), ("fronting", "421", "fronting"), ("smuggled", "400", "bad-request"), ("override", "400", "bad-request"),
+    ("dots", "400", "path"), ("overlong", "403", "credential-scope"), ("folded", "403", "credential-scope"), ("another-host", "400", "bad-request"), ("fronting", "421", "fronting"), ("smuggled", "400", "bad-request"), ("override", "400", "bad-request"),
 ])
 def test_refused(ran, world, name, status, reason):
     assert ran.status[name] == status
