@@ -221,11 +221,29 @@ def test_reload_reads_the_files_and_keeps_live_rules(host, guest, change):
         change("reload")
 
 
+def test_allow_that_a_denial_beats_says_so(host, guest, change):
+    def explained():
+        return json.loads(host.anchorctl("policy", "explain", RUN, "beaten.example.net:80", "--json=short", check=False).stdout)
+
+    assert "overruled" not in change("allow", "beaten.example.net:80") and explained()["verdict"] == "pass"
+    change("deny", "beaten.example.net")
+    rule = explained()["rule"]
+    assert guest.call(dns, "beaten.example.net")[0] == REFUSED
+    done = operate(host, "allow", RUN, "beaten.example.net:80", check=False)
+    assert done.returncode == 3 and "stays denied" in done.stderr and f'"anchorctl policy allow {RUN} {rule}"' in done.stderr, (done.returncode, done.stderr)
+    assert explained()["verdict"] == "deny"
+    # the denial is taken back as it says, and the permission behind it holds
+    assert change("allow", rule)["changed"] and explained()["verdict"] == "pass"
+    assert guest.call(dns, "beaten.example.net")[0] == 0
+
+
 @pytest.mark.parametrize("rule, status, text", [
     ("www.example.org", 2, "HOST:PORT"),
     ("*.com:443", 2, "public suffix"),
     ("169.254.169.254:80", 2, ""),
     ('{"name": "www.example.org", "ports": [443], "wrong": 1}', 2, "wrong"),
+    ('{"name": "metadata.google.internal", "ports": [80]}', 3, "metadata service"),
+    ("*.google.internal:80", 3, "metadata.google.internal would be allowed"),
     ('{"name": "www.example.org", "ports": [443], "tls": "inspect"}', 3, "from the next run on"),
     ('{"name": "api.example.org", "ports": [443], "paths": ["/v1"]}', 3, "from the next run on"),
 ])
