@@ -270,7 +270,7 @@ int egress_policy_thaw(const char *data, size_t size, EgressPolicy **ret, char *
                 r = read_set(live_part, &live, ret_reason);
         if (r < 0)
                 return r;
-        if (live->n_rules == 0)
+        if (live && live->n_rules == 0)
                 live = egress_rules_unref(live);
 
         return egress_policy_new(ret, TAKE_PTR(files), TAKE_PTR(live));
@@ -485,7 +485,7 @@ int egress_policy_amend(const EgressPolicy *p, bool allow, const char *rule, con
                                        : make_live(p ? p->live : NULL, allow, rule, who, &live, ret_reason);
         if (r < 0)
                 return r;
-        if (live->n_rules == 0)
+        if (live && live->n_rules == 0)
                 live = egress_rules_unref(live);
         if (p)
                 files = egress_rules_ref(p->files);
