@@ -80,8 +80,6 @@ FENCE = {
     "pin missing": (lambda host: remove_pin(host, "sendmsg4"), "prog/sendmsg4"),
     "pin of the floor missing": (lambda host: remove_pin(host, "floor_egress"), "prog/floor_egress"),
     "another program pinned": (lambda host: replace_pin(host, "connect6", "bind6"), "prog/connect6"),
-    "pin of a map missing": (lambda host: remove_map(host, "grants"), "maps/grants"),
-    "another map pinned": (lambda host: replace_map(host, "heartbeat"), "maps/heartbeat"),
     "program detached from the slice": (lambda host: detach(host, "egress", "egress"), "egress"),
     "program detached from the devices": (detach_uplink, "uplink"),
 }
@@ -156,3 +154,38 @@ def test_deny_all_without_the_warden(host, live):
     finally:
         host.systemctl("start", "anchor-warden.service")
     comes_back(live)
+
+
+# Maps come last, with a run for each: the runs' own checks open them as well, and end theirs if they look before the warden has cut it off.
+MAPS = {
+    "pin missing": (lambda host: remove_map(host, "grants"), "maps/grants"),
+    "another map pinned": (lambda host: replace_map(host, "heartbeat"), "maps/heartbeat"),
+}
+
+
+@pytest.mark.parametrize("what", MAPS)
+def test_nothing_runs_without_the_maps(host, what):
+    take, named = MAPS[what]
+    run = Live(host, "exec-model", "echo up\n" + GUEST).ready()
+    run.await_line("^call 200$")
+    begin = time.monotonic()
+    give = take(host)
+    try:
+        wait_for(lambda: named in fence_reason(host), 10, lambda: fence_reason(host))
+        check = host.run("/usr/libexec/anchorhold/anchor-bpf --check", check=False)
+        assert check.returncode == 1 and named.split("/")[-1] in check.stderr
+        doctor = host.anchorctl("doctor", check=False)
+        assert doctor.returncode != 0 and named in doctor.stdout
+        wait_for(lambda: run.said("^call (?!200)", begin) or run.show()["state"] != "running", 15)
+        quiet = time.monotonic()
+        time.sleep(3)
+        assert not run.said("^call 200$", quiet)
+        assert_nothing_starts(host)
+    finally:
+        give()
+        host.anchorctl("stop", run.item, check=False)
+    wait_for(lambda: fence_reason(host) == "", 20, lambda: fence_reason(host))
+    shown = run.ended(30)
+    assert shown["state"] == "cancelled" or "maps" in shown["reason"], shown
+    assert host.exec_run("true").returncode == 0                  # the control, once they are back
+    host.run("/usr/libexec/anchorhold/anchor-bpf --check")
