@@ -23,6 +23,7 @@
 
 #define FLAG_USEC (10ULL * 1000 * 1000)
 #define TICK_USEC (1000ULL * 1000)
+#define LAST_USEC (3000ULL * 1000) /* for the last records; systemd's patience with a unit that ends is a little longer */
 
 enum { FLAGS_MAX = 32, DETAILS_MAX = 16, KINDS_MAX = 8, RECORD_SIZE = 1024, VERDICT_SIZE = 16 };
 
@@ -57,7 +58,8 @@ struct Notes {
         Kind kinds[KINDS_MAX + 1]; /* the last is never used */
         Telling *tellings;      /* owned */
         bool waits;             /* for each record, at the end … */
-        bool mute;              /* … until one was not taken */
+        bool mute;              /* … until one was not taken, or it took too long */
+        uint64_t last_usec;     /* when that is */
         IpcClient *anchord;     /* owned */
         json_t *flags;          /* ref; parameters of what anchord does not know yet, oldest first */
         bool telling;           /* of the first of them */
@@ -154,8 +156,12 @@ static int append(Notes *n, Kind *kind, json_t *data, uint64_t count) {
 }
 
 static void record(Notes *n, Kind *kind, const json_t *about, uint64_t count) {
-        json_t *data = n->mute ? NULL : json_copy((json_t *) about);
-        int r = n->mute ? -ENOTCONN : -ENOMEM;
+        json_t *data;
+        int r;
+
+        n->mute = n->mute || (n->waits && time_boottime() > n->last_usec);
+        data = n->mute ? NULL : json_copy((json_t *) about);
+        r = n->mute ? -ENOTCONN : -ENOMEM;
 
         if (data && json_object_set_new(data, "count", json_integer((json_int_t) count)) < 0) {
                 json_decref(data);
@@ -291,10 +297,18 @@ static int notes_on_timer(sd_event_source *s, uint64_t usec, void *userdata) {
         return 0;
 }
 
+static bool is_misuse(const Kind *kind) {
+        return strcmp(kind->event, "credential.misuse") == 0;
+}
+
+/* What matters most first. */
 static void flush(Notes *n, bool wait) {
         n->waits = wait;
-        for (size_t i = 0; i < KINDS_MAX && n->kinds[i].event; i++)
-                (void) close_ended(n, &n->kinds[i], UINT64_MAX);
+        n->last_usec = time_boottime() + LAST_USEC;
+        for (int misuse = 1; misuse >= 0; misuse--)
+                for (size_t i = 0; i < KINDS_MAX && n->kinds[i].event; i++)
+                        if (is_misuse(&n->kinds[i]) == misuse)
+                                (void) close_ended(n, &n->kinds[i], UINT64_MAX);
         n->waits = n->mute = false;
 }
 

@@ -313,7 +313,7 @@ int egressd_on_amend(IpcCall *call, json_t *params, void *userdata) {
 
         /* one more rule costs the same, however many the files have */
         r = egress_policy_amend(run->policy, allow, rule, peer_name(ipc_call_peer(call), actor), &policy, &reason);
-        if (r >= 0 && allow)
+        if (r >= 0 && (allow || egress_is_live_label(rule))) /* a permission that is taken back may let a wider one decide */
                 r = egress_policy_keeps_bounds(policy, run->bounds, true, &reason);
         if (!worked_out(call, r, reason, &r)) {
                 egress_policy_free(policy);

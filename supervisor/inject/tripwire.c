@@ -179,6 +179,24 @@ static int begin_gzip(TripwireGzip *g, const char *const *sentinels, size_t n_se
         return r < 0 ? r : make_masker(&g->text, sentinels, n_sentinels);
 }
 
+/* In slices, since the masker's views of a text are many times as large, and its stream may then wait for an hour. */
+static int search_opened(Masker *m, const Buffer *opened, size_t *ret) {
+        enum { SLICE = 4096 };
+        const uint8_t *p = buffer_data(opened);
+        size_t left = buffer_size(opened);
+        int r = 0;
+
+        while (r == 0 && left > 0) {
+                size_t n = left < SLICE ? left : SLICE;
+
+                r = search(m, p, n, false, ret);
+                masker_rest(m);
+                p += n;
+                left -= n;
+        }
+        return r;
+}
+
 /* A piece that is small enough for a bomb to be noticed before it has swollen far. What cannot be opened is left alone from there on. */
 static int open_piece(TripwireGzip *g, const uint8_t *data, size_t size, size_t *ret) {
         Buffer opened = {};
@@ -186,7 +204,7 @@ static int open_piece(TripwireGzip *g, const uint8_t *data, size_t size, size_t 
 
         r = gunzip_feed(g->gunzip, data, size, &opened);
         g->n_opened += buffer_size(&opened);
-        found = r == -ENOMEM ? r : search(g->text, buffer_data(&opened), buffer_size(&opened), false, ret);
+        found = r == -ENOMEM ? r : search_opened(g->text, &opened, ret);
         buffer_done(&opened);
         if (r < 0 || g->n_opened > TRIPWIRE_OPENED_MAX)
                 g->gunzip = gunzip_free(g->gunzip);

@@ -261,11 +261,17 @@ static ssize_t read_grant(Connection *c, json_t *params, const char *ret[static 
 static void on_decided(IpcClient *client, const char *error, json_t *params, bool more, void *userdata) {
         const char *addresses[DIAL_ADDRESSES_MAX];
         Connection *c = userdata;
+        Proxy *p = c->proxy;
         ssize_t n;
         Answer a;
 
-        if (!connection_called(c))
+        if (!connection_called(c)) { /* it is over: what was granted to it nobody needs */
+                json_int_t grant = json_integer_value(json_object_get(params, "grant"));
+
+                if (grant > 0)
+                        grant_ends_add(p->ends, grant, 0, 0, 0);
                 return;
+        }
 
         if (!connection_read_answer(c, error, params, &a))
                 connection_refuse(c, "unavailable");

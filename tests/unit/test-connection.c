@@ -58,6 +58,8 @@ typedef struct World {
         FakeAuditd auditd;
         const char *secretd_says; /* an error, if it is not to say the sentinels */
         unsigned n_looks_further;
+        bool holds;           /* what is to be connected waits for its answer … */
+        IpcCall *held;        /* … here; ref */
         bool leads_nowhere;   /* the name, once it is resolved */
         unsigned n_sentinels, n_misuses;
         char misuse[256];     /* the last that anchord was told */
@@ -99,6 +101,11 @@ static int on_look(IpcCall *call, json_t *params, void *userdata) {
                                               "protocol", protocol_to_text(protocol_of((uint64_t) json_integer_value(json_object_get(params, "port"))))));
 }
 
+static int reply_grant(IpcCall *call) {
+        return ipc_call_reply(call, json_pack("{s:s, s:s, s:s, s:s, s:i, s:[ss]}", "verdict", "pass", "reason", "allowed", "rule", "test", "name", NAME,
+                                              "grant", 7, "addresses", "127.0.0.9", "127.0.0.1"));
+}
+
 static int on_connect(IpcCall *call, json_t *params, void *userdata) {
         uint16_t port = (uint16_t) json_integer_value(json_object_get(params, "port"));
         Observed seen = { .sni = text_of(params, "sni"), .ech = json_is_true(json_object_get(params, "ech")), .host = text_of(params, "host") };
@@ -111,8 +118,11 @@ static int on_connect(IpcCall *call, json_t *params, void *userdata) {
         reason = is_allowed(params) ? agreement_check(NAME, port, protocol_of(port), &seen) : "no-rule";
         if (reason)
                 return reply_deny(w, call, reason);
-        return ipc_call_reply(call, json_pack("{s:s, s:s, s:s, s:s, s:i, s:[ss]}", "verdict", "pass", "reason", "allowed", "rule", "test", "name", NAME,
-                                              "grant", 7, "addresses", "127.0.0.9", "127.0.0.1"));
+        if (w->holds) {
+                w->held = ipc_call_ref(call);
+                return 0;
+        }
+        return reply_grant(call);
 }
 
 static int on_done(IpcCall *call, json_t *params, void *userdata) {
@@ -394,6 +404,20 @@ static void test_ends_without_egressd(void **state) {
                 turn(w);
         assert_int_equal(w->n_done, 0);
         serve(w);
+        UNTIL(w->event, w->n_done == 1);
+}
+
+/* What is granted to a connection that is over by then is given back. */
+static void test_granted_too_late(void **state) {
+        World *w = *state;
+
+        w->holds = true;
+        guest_connects(w, RAW_PORT);
+        UNTIL(w->event, w->held);
+        connections_cut_all(&w->proxy, "no heartbeat");
+        assert_int_equal(w->n_done, 0);
+        assert_return_code(reply_grant(w->held), 0);
+        w->held = ipc_call_unref(w->held);
         UNTIL(w->event, w->n_done == 1);
 }
 
@@ -830,6 +854,7 @@ int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test_setup_teardown(test_raw_origin_speaks_first, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_ends_without_egressd, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_granted_too_late, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_tls, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_silent_guest, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_second_hello, set_up, tear_down),

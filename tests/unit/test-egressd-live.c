@@ -168,7 +168,7 @@ static void test_ended(void **state) {
 
 static void put_keyed(const char *allow, const char *place) {
         _cleanup_free_ char *egress = text_format("{\"allow\": [{\"name\": \"login.example.org\", \"ports\": [443], \"methods\": [\"POST\"], \"paths\": [\"/login\"]}%s]}", allow);
-        _cleanup_free_ char *credential = text_format("{\"sentinel\": {\"alphabet\": \"hex\", \"length\": 40}, \"hosts\": [\"login.example.org\"], \"ports\": [443],"
+        _cleanup_free_ char *credential = text_format("{\"sentinel\": {\"alphabet\": \"hex\", \"length\": 40}, \"hosts\": [\"login.example.org\"], \"ports\": [443, 8443],"
                                                       " \"places\": [%s]}", place);
         Tree image = {};
 
@@ -223,6 +223,28 @@ static void test_bounds_of_a_live_rule(void **state) {
         call(w, "Release", json_pack("{s:s}", "run", RUN));
         register_run(w, RUN);
         amend(w, true, "login.example.org:80");
+        assert_null(w->error);
+}
+
+/* A permission that is taken back lets the next one decide, which may be one that could not have been given. */
+static void test_bounds_of_taking_back(void **state) {
+        World *w = *state;
+
+        put_keyed("", "{\"header\": \"x-key\"}");
+        register_run_of(w, RUN, "keyed");
+        amend(w, true, "*.example.org:8443/tls");
+        assert_refused(w, "login.example.org:8443");
+        amend(w, true, "{\"name\": \"login.example.org\", \"ports\": [{\"port\": 8443, \"protocol\": \"tls\"}], \"tls\": \"inspect\"}");
+        assert_null(w->error);
+        amend(w, true, "*.example.org:8443/tls");
+        assert_null(w->error);
+        amend(w, false, "live/1");
+        assert_refused(w, "login.example.org:8443");
+
+        /* the control: the other way round */
+        amend(w, false, "live/2");
+        assert_null(w->error);
+        amend(w, false, "live/1");
         assert_null(w->error);
 }
 
@@ -287,6 +309,7 @@ int main(void) {
                 cmocka_unit_test_setup_teardown(test_ended, set_up_policy, tear_down),
                 cmocka_unit_test_setup_teardown(test_overruled, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_bounds_of_a_live_rule, set_up_keyed, tear_down),
+                cmocka_unit_test_setup_teardown(test_bounds_of_taking_back, set_up_keyed, tear_down),
                 cmocka_unit_test_setup_teardown(test_bounds_of_a_reload, set_up_keyed, tear_down),
         };
 

@@ -2,11 +2,13 @@
 
 /* Where sentinels are found, and when: with the byte that completes one, wherever the stream is cut. */
 
+#include <malloc.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -167,6 +169,30 @@ static void test_gzip_that_is_none(void **state) {
         (void) state;
 }
 
+/* Streams that swell and then stall, as many as a guest may have open: what is kept of each is bounded, whatever its text needs while it is searched. */
+static void test_gzip_memory(void **state) {
+        enum { STREAMS = 64, LARGE = 1024 * 1024, KEPT = 256 * 1024 };
+        TripwireGzip open[STREAMS] = {};
+        char *large = malloc(LARGE);
+        uint8_t data[8192];
+        size_t n, before, number;
+
+        assert_non_null(large);
+        for (size_t i = 0; i < LARGE; i++)
+                large[i] = "aaaaaaaaaaaaa%\\a"[i % 16];
+        n = compress_text(large, LARGE, data, sizeof(data));
+        free(large);
+        before = mallinfo2().uordblks + mallinfo2().hblkhd;
+        for (size_t i = 0; i < STREAMS; i++)
+                assert_int_equal(tripwire_gzip_feed(&open[i], sentinels, 2, data, n - 8, false, &number), 0);
+        for (size_t i = 0; i < STREAMS; i++)
+                assert_non_null(open[i].gunzip); /* it goes on */
+        assert_true(mallinfo2().uordblks + mallinfo2().hblkhd - before < STREAMS * (size_t) KEPT);
+        for (size_t i = 0; i < STREAMS; i++)
+                tripwire_gzip_done(&open[i]);
+        (void) state;
+}
+
 static void test_heads(void **state) {
         static const struct {
                 const char *head, *where; /* NULL: none */
@@ -198,6 +224,7 @@ int main(void) {
                 cmocka_unit_test(test_streams_without),
                 cmocka_unit_test(test_gzip),
                 cmocka_unit_test(test_gzip_that_is_none),
+                cmocka_unit_test(test_gzip_memory),
                 cmocka_unit_test(test_heads),
         };
 
