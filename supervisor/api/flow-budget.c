@@ -45,7 +45,20 @@ static LedgerCaps make_caps(const PolicyBudget *workflow, const PolicyBudget *ho
 void flow_set_budget(Flow *f, const PolicyWorkflow *w) {
         f->budget = w->budget;
         f->host_budget = policy_host(f->manager->policy)->budget;
+        f->host_unknown = policy_host_reason(f->manager->policy) != NULL;
         f->capped = policy_budget_has_caps(&f->budget) || policy_budget_has_caps(&f->host_budget);
+}
+
+/* Of a run that was taken up again while host.json could not be used: is it known by now? */
+static bool knows_host_budget(Flow *f) {
+        const Policy *p = f->manager->policy;
+
+        if (f->host_unknown && !policy_host_reason(p)) {
+                f->host_budget = policy_host(p)->budget;
+                f->capped = policy_budget_has_caps(&f->budget) || policy_budget_has_caps(&f->host_budget);
+                f->host_unknown = false;
+        }
+        return !f->host_unknown;
 }
 
 json_t *budget_of_item(Manager *m, const char *item, const char *workflow) {
@@ -211,6 +224,8 @@ int flow_api_reserve(IpcCall *call, json_t *params, void *userdata) {
 
         if (!f)
                 return no_run(call);
+        if (!knows_host_budget(f))
+                return ipc_call_refuse(call, "Unavailable", "nobody knows this host's budget, since host.json cannot be used: %s", policy_host_reason(m->policy));
         if (!f->capped)
                 return ipc_call_reply(call, json_pack("{s:b, s:b}", "capped", 0, "granted", 1));
         if (!provider || !model || !price || !version)

@@ -44,6 +44,7 @@ struct Flow {
         bool has_verify;
         PolicyBudget budget, host_budget; /* of the latter the month */
         bool capped;                    /* any of them has a cap */
+        bool host_unknown;              /* host.json could not be used when they were read: for a run that was taken up again */
         bool summary_used;              /* the last model call was granted */
         char *over_budget;              /* owned; why the run must come to its end, NULL: it need not */
         bool kept;                      /* of a run that ended so there is a result */

@@ -94,8 +94,10 @@ const char *flow_prepare(Flow *f, bool fresh) {
         const json_t *harness = NULL;
         const char *reason = NULL;
 
-        if (fresh && policy_host_reason(m->policy))
+        if (fresh && policy_host_reason(m->policy)) {
+                f->requeue = true; /* it was leased by what the file said before */
                 return keep_reason("host.json cannot be used: %s%s", policy_host_reason(m->policy), "");
+        }
         w = policy_find_workflow(m->policy, f->item.workflow, &reason);
         if (!w)
                 return keep_reason("workflow %s: %s", f->item.workflow, reason ?: "not usable");

@@ -70,6 +70,9 @@ static int check_provision(char *reason, size_t size) {
         return -EPROTO;
 }
 
+/* Begins the reason of a check that no image is to blame for. */
+#define HOST_FILE_REASON "host.json cannot be used: "
+
 /* What keeps the host from being ready, or NULL. */
 static const char *not_ready(const json_t *status, char *buffer, size_t size) {
         const char *name;
@@ -146,6 +149,11 @@ static int check_run(char *reason, size_t size) {
         int r;
 
         r = call(API, "io.anchorhold.Manager.Status", json_object(), &status);
+        why = r >= 0 ? json_string_value(json_object_get(status, "host_problem")) : NULL;
+        if (why) {
+                (void) snprintf(reason, size, HOST_FILE_REASON "%.200s", why);
+                return -EPROTO;
+        }
         why = r >= 0 ? why_no_lease(status) : NULL;
         if (why) {
                 log_notice("nothing is leased, %s: no microVM is tried", why);
@@ -256,6 +264,8 @@ int health_failed(const char *reason) {
         }
         if (access(PROVISION_FAILED, F_OK) == 0)
                 return stay(reason, "what this host is provisioned with is the same for every image");
+        if (strncmp(reason, HOST_FILE_REASON, strlen(HOST_FILE_REASON)) == 0)
+                return stay(reason, "the other image has the same file");
         if (r < 0 || !host_state_goes_back(state, &d, &why))
                 return stay(reason, why ?: "it is not known which deployments there are");
 

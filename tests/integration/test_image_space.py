@@ -115,9 +115,11 @@ def test_disks_of_microvms_have_a_quota(host):
 def test_host_file_that_cannot_be_used(host, ended, text):
     """Nobody knows then what the host allows and keeps: nothing is leased or pruned, and everybody who asks is told why."""
     before = files(host, ended)
+    host.anchorctl("stop", "--all", "--hold")
+    item = submit(host, "true")
     host.write("/etc/anchorhold/.host.json", text)
     host.run("mv /etc/anchorhold/.host.json /etc/anchorhold/host.json")
-    item = submit(host, "true")                                                     # which reads policy anew
+    host.anchorctl("release")                                       # leased by what was read before; what the run reads then puts it back
     reason = wait_for(lambda: host.status()["host_problem"])
     assert reason in host.anchorctl("show", item).stdout and f"host.json cannot be used: {reason}" in host.anchorctl("list").stdout
     assert "bad" in next(line for line in host.anchorctl("doctor", check=False).stdout.splitlines() if " host.json " in line)
