@@ -203,6 +203,17 @@ static void end_as_told(Flow *f, const LedgerRun *run) {
         flow_end_run(f, run->outcome, run->reason, facts);
 }
 
+/* An earlier life was told that the run's enforcers disagree, and may have ended before the run did. */
+static int resume_mismatch(Flow *f) {
+        _cleanup_free_ char *text = NULL;
+        int r;
+
+        r = ledger_run_note(f->manager->ledger, f->item.id, f->run, NOTE_MISMATCH, &text);
+        if (r != 0)
+                return r < 0 ? r : 0;
+        return flow_keep_mismatch(f, text);
+}
+
 void flow_resume(Manager *m, const LedgerItem *item, bool run_alive, bool import_alive) {
         _cleanup_item_ LedgerItem copy = {};
         _cleanup_(ledger_run_done) LedgerRun run = {};
@@ -224,8 +235,8 @@ void flow_resume(Manager *m, const LedgerItem *item, bool run_alive, bool import
         f->commit = f->item.result_commit ? strdup(f->item.result_commit) : NULL;
         if (f->stage != STAGE_WORK && !run.verify && run.outcome && ledger_reason_is_over_budget(run.reason))
                 f->over_budget = strdup(run.reason);
-        if (f->stage != STAGE_IMPORT && ledger_budget_doubt(m->ledger, f->run) < 0) {
-                (void) manager_fatal(m, -EIO, "take a run's budget up again");
+        if (f->stage != STAGE_IMPORT && (ledger_budget_doubt(m->ledger, f->run) < 0 || resume_mismatch(f) < 0)) {
+                (void) manager_fatal(m, -EIO, "take a run's budget, or what was found of it, up again");
                 return;
         }
         reason = flow_prepare(f, false);
@@ -240,8 +251,8 @@ void flow_resume(Manager *m, const LedgerItem *item, bool run_alive, bool import
                 end_as_told(f, &run);
                 return;
         }
-        if (reason) {
-                flow_end_run(f, "error", reason, NULL);
+        if (reason || f->mismatch) {
+                flow_end_run(f, "error", f->mismatch ?: reason, NULL);
                 return;
         }
         if (alive) {

@@ -17,6 +17,8 @@ typedef enum FlowState {
         FLOW_RELEASING,
 } FlowState;
 
+#define NOTE_MISMATCH "enforcement.mismatch" /* kind of a note, and how a reason begins */
+
 typedef enum FlowStage { STAGE_WORK, STAGE_IMPORT, STAGE_VERIFY } FlowStage;
 
 struct Flow {
@@ -63,6 +65,7 @@ struct Flow {
         char *stop_reason;              /* owned */
         bool storing;                   /* its last word is here, its result not yet */
         char *gone;                     /* owned; its unit ended meanwhile, and how */
+        char *mismatch;                 /* owned; its enforcers were found to disagree: it ends with that, whatever is said from then on */
         bool requeue;                   /* not the item's fault: no attempt is lost */
         bool unclean;                   /* something of the run may be left; the scheduler's sweep tries again */
 };
@@ -79,6 +82,8 @@ void flow_fail(Flow *f, const char *reason);
 void flow_end_run(Flow *f, const char *outcome, const char *reason, const json_t *facts);
 void flow_on_clean(Flow *f);
 void flow_on_released(Flow *f);
+/* What a disagreement of its enforcers says as a reason; from then on the run can end in nothing else. */
+int flow_keep_mismatch(Flow *f, const char *text);
 
 /* ---- flow-begin.c ---- */
 /* systemd is asked for anchor-run@ or anchor-import@. */

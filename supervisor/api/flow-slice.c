@@ -155,7 +155,7 @@ typedef struct Ended {
 static void on_lost(const char *what, void *userdata) {
         Ended *e = userdata;
         Flow *f = flow_find_run(e->manager, e->run);
-        _cleanup_free_ char *reason = flow_lost_reason(what, e->reason);
+        _cleanup_free_ char *reason = flow_lost_reason(what, f && f->mismatch ? f->mismatch : e->reason);
 
         if (f)
                 flow_end_run(f, "error", reason ?: "lost", NULL);

@@ -27,6 +27,15 @@ static void on_listener_ended(Flow *f, const char *unit, bool failed) {
         }
 }
 
+CheckLoss flow_check_loss(const Flow *f) {
+        const TrailUnit *u = unit_trail_first(&f->trail);
+        char run[ID_LENGTH + 1];
+
+        if (!u || !(unit_name_run(u->name, "anchor-check", run) || unit_name_run(u->name, "anchor-probe", run)))
+                return CHECK_THERE;
+        return u->died ? CHECK_DIED : CHECK_STOPPED;
+}
+
 void flows_on_unit_job(Manager *m, const char *unit, uint32_t job, bool queued) {
         char run[ID_LENGTH + 1];
         Flow *f = unit_name_run(unit, NULL, run) ? flow_find_run(m, run) : NULL;

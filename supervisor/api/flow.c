@@ -173,6 +173,7 @@ Flow *flow_free(Flow *f) {
         free(f->commit);
         free(f->over_budget);
         free(f->gone);
+        free(f->mismatch);
         free(f);
         return NULL;
 }
@@ -247,6 +248,17 @@ void flow_fail(Flow *f, const char *reason) {
 
 /* ---- the end of a run ---- */
 
+/* A proven disagreement is what a run ends with, whatever else is said. An operator's stop stays one: it leads to no review either. */
+static const char *outcome_of(const Flow *f, const char *outcome) {
+        return !f->mismatch || f->stop ? outcome : "error";
+}
+
+static char *reason_of(const Flow *f, const char *reason) {
+        if (!f->mismatch || strstr(reason, f->mismatch))
+                return strdup(reason); /* which may name the cause of that as well */
+        return f->stop ? text_format("%s; %s", reason, f->mismatch) : strdup(f->mismatch);
+}
+
 /* Records how the run ended, once, and begins to clean up. */
 void flow_end_run(Flow *f, const char *outcome, const char *reason, const json_t *facts) {
         Manager *m = f->manager;
@@ -262,8 +274,9 @@ void flow_end_run(Flow *f, const char *outcome, const char *reason, const json_t
         f->gone = NULL;
         free(f->outcome);
         free(f->reason);
+        outcome = outcome_of(f, outcome);
         f->outcome = strdup(outcome);
-        f->reason = strdup(reason ?: "");
+        f->reason = reason_of(f, reason ?: "");
         (void) json_unref(f->facts);
         f->facts = json_incref((json_t *) facts);
         if (!f->outcome || !f->reason) {
@@ -327,7 +340,7 @@ void flow_stop(Flow *f, const char *reason) {
 }
 
 void flow_hand_back(Flow *f, const char *reason) {
-        if (f->stop || f->storing || f->state == FLOW_CLEANING || f->state == FLOW_RELEASING)
+        if (f->stop || f->storing || f->mismatch || f->state == FLOW_CLEANING || f->state == FLOW_RELEASING)
                 return; /* its outcome counts */
         f->requeue = true;
         flow_end_run(f, "stopped", reason, NULL);
@@ -413,14 +426,15 @@ static void flow_next(Flow *f) {
                 return;
         }
 
-        if ((f->stage != STAGE_VERIFY && f->over_budget) || (strcmp(f->outcome, "ok") != 0 && flow_is_over_budget(f, f->reason))) {
+        /* of a run whose enforcers disagreed, nothing is looked at */
+        if (!f->mismatch && ((f->stage != STAGE_VERIFY && f->over_budget) || (strcmp(f->outcome, "ok") != 0 && flow_is_over_budget(f, f->reason)))) {
                 next_over_budget(f);
                 return;
         }
         if (strcmp(f->outcome, "ok") != 0) {
                 _cleanup_free_ char *reason = NULL;
 
-                if (f->requeue) {
+                if (f->requeue && !f->mismatch) {
                         (void) flow_transition(f, (LedgerChange) { .to = ITEM_QUEUED, .stage = "work", .reason = f->reason });
                         flow_end(f);
                         return;
@@ -519,4 +533,28 @@ void flow_set_storing(Flow *f, bool storing) {
                 flow_end_lost(f, f->gone);
         else
                 flow_set_state(f, FLOW_ACTIVE);
+}
+
+int flow_keep_mismatch(Flow *f, const char *text) {
+        if (!f->mismatch)
+                f->mismatch = text_format(NOTE_MISMATCH ": %s", text);
+        return f->mismatch ? 0 : -ENOMEM;
+}
+
+int flow_on_mismatch(Flow *f, const char *text) {
+        int r;
+
+        if (f->mismatch)
+                return 0;
+        r = flow_keep_mismatch(f, text);
+        if (r < 0)
+                return r;
+
+        /* the next life reads it from there */
+        manager_note(f->manager, f->item.id, f->run, NOTE_MISMATCH, "%s", text);
+        return 0;
+}
+
+const char *flow_mismatch(const Flow *f) {
+        return f->mismatch;
 }

@@ -241,6 +241,16 @@ int flow_on_imported(Flow *f, bool ok, const char *reason, const char *commit, c
  * disk. false: it has to be said again, and if the unit is gone, the run is lost. */
 void flow_set_storing(Flow *f, bool storing);
 
+/* Its enforcers disagree, which is on record before this returns. Every later end of this run is an error with that as its reason; of an operator's stop it is part of
+ * the reason. Said again, it changes nothing. */
+int flow_on_mismatch(Flow *f, const char *text);
+/* That as a reason, borrowed; NULL: they agree as far as anybody knows. */
+const char *flow_mismatch(const Flow *f);
+
+/* Was the run's agreement check, or what that rests on, the first of its units to go? Then what the run says of itself afterwards counts for nothing. */
+typedef enum CheckLoss { CHECK_THERE, CHECK_STOPPED, CHECK_DIED } CheckLoss;
+CheckLoss flow_check_loss(const Flow *f);
+
 /* ---- flow-slice.c ---- */
 
 /* Was the slice of all runs, or that of this run, stopped under it, or one of its units, or did one die? `done` is called once, maybe at once: "anchorhold-runs.slice was

@@ -11,6 +11,9 @@
  * (flow_set_storing()). What fails for a moment (memory, descriptors, a queue that is full) ends nothing either: the caller asks again, with
  * what it has. If it is gone by then, the run is.
  *
+ * A mismatch counts from when it is said, before anybody is asked what led to it: whichever end comes first then, it is that of the mismatch
+ * (flow_on_mismatch()). And if the check, or its probe, goes before a result is taken up, the result is not: it may have had something to say.
+ *
  * At a crash: the connection breaks, and the caller, who still has the file, says it all again to the next life. What the copy had come to is removed
  * before that is ready (store_remove_partial()).
  */
@@ -39,6 +42,7 @@ struct Ending {
         Waiting *waiting;                /* owned; who is owed an answer */
         sd_event_source *timer;          /* owned */
         bool ok, stored;                 /* the latter: its result is there */
+        bool asked;                      /* what became of the agreement check is known */
         char *outcome, *reason, *commit; /* owned */
         json_t *facts;                   /* owned */
         int diff_fd;                     /* owned; to be copied after the bundle */
@@ -182,12 +186,48 @@ static int ending_tell(Ending *e, Flow *f, int r) {
         return flow_on_finish(f, e->outcome, e->reason, e->facts);
 }
 
+static void ending_complete(Ending *e, int r);
+
+static void on_check_lost(const char *what, void *userdata) {
+        Ending *e = userdata;
+        const Flow *f = flow_find_run(e->manager, e->run);
+        char *reason = NULL;
+
+        e->asked = true;
+        /* All units go with a slice, and any of them may be named first. */
+        if (what && strncmp(what, "anchorhold-runs", strlen("anchorhold-runs")) == 0 && f && flow_check_loss(f) != CHECK_DIED) {
+                ending_complete(e, 0);
+                return;
+        }
+
+        e->stored = false;
+        free(e->outcome);
+        e->outcome = strdup("error");
+        reason = what ? text_format("%s, before the result was taken up", what) : NULL;
+        if (reason) {
+                free(e->reason);
+                e->reason = reason;
+        }
+        ending_complete(e, reason && e->outcome ? 0 : -ENOMEM);
+}
+
+/* Does it bring something that only a run under its agreement check may bring, and was that there? */
+static bool ending_lacks_check(const Ending *e, const Flow *f) {
+        return !e->asked && e->kind == ENDING_FINISH && (e->stored || strcmp(e->outcome, "ok") == 0) && !flow_mismatch(f) &&
+               flow_check_loss(f) != CHECK_THERE;
+}
+
+/* It is in the manager's list. */
 static void ending_complete(Ending *e, int r) {
         _cleanup_(ending_freep) Ending *ending = e;
         Flow *f = flow_find_run(e->manager, e->run);
 
         if (!f || !(e->kind == ENDING_IMPORT ? flow_accepts_import(f) : flow_accepts_run(f))) {
-                ending_answer(e, "NoSuchRun", "the run has ended otherwise meanwhile");
+                /* a mismatch that was taken in is what the run has ended with */
+                if (e->kind == ENDING_MISMATCH)
+                        ending_answer(e, NULL, NULL);
+                else
+                        ending_answer(e, "NoSuchRun", "the run has ended otherwise meanwhile");
                 return;
         }
 
@@ -195,6 +235,10 @@ static void ending_complete(Ending *e, int r) {
                 /* a full queue is one that moves: that takes as long as it takes */
                 ending_answer(e, r == -EBUSY ? "Storing" : "Unavailable", strerror(-r));
                 flow_set_storing(f, false);
+                return;
+        }
+        if (r >= 0 && ending_lacks_check(e, f)) {
+                flow_ask_slice(f, e->reason, on_check_lost, TAKE_PTR(ending));
                 return;
         }
 
@@ -309,7 +353,7 @@ int run_api_on_finish(IpcCall *call, json_t *params, void *userdata) {
         if (strcmp(outcome, "error") == 0)
                 ending_ask_slice(TAKE_PTR(e), f);
         else
-                ending_complete(TAKE_PTR(e), 0);
+                ending_complete(ending_begin(TAKE_PTR(e)), 0);
         return 0;
 }
 
@@ -335,7 +379,7 @@ int run_api_on_imported(IpcCall *call, json_t *params, void *userdata) {
                 return r;
         e->ok = json_is_true(json_object_get(params, "ok"));
         if (!e->ok) {
-                ending_complete(TAKE_PTR(e), 0);
+                ending_complete(ending_begin(TAKE_PTR(e)), 0);
                 return 0;
         }
         if (!commit || !text_is_commit(commit))
@@ -353,17 +397,21 @@ int run_api_on_imported(IpcCall *call, json_t *params, void *userdata) {
         return ending_store(TAKE_PTR(e), f, STORE_CHECKED, TAKE_FD(bundle), 2 * flow_limit_bundle(f));
 }
 
-/* From anchor-check@: what makes the run end is its unit; this is the reason. */
+/* From anchor-check@: what makes the run end is its unit; this is the reason, from now on, whatever else the run says meanwhile. */
 int run_api_on_mismatch(IpcCall *call, json_t *params, void *userdata) {
         _cleanup_(ending_freep) Ending *e = NULL;
+        _cleanup_free_ char *text = NULL;
         Manager *m = userdata;
         Flow *f = run_api_flow(m, call);
         Ending *same;
-        char *reason;
         int r;
 
         if (!f || !flow_accepts_run(f))
                 return run_api_no_run(call);
+        text = run_api_bounded(run_api_get(params, "reason"), RUN_API_REASON_MAX);
+        r = text ? flow_on_mismatch(f, text) : -ENOMEM;
+        if (r < 0)
+                return r;
         same = ending_find(m, f, ENDING_MISMATCH);
         if (same)
                 return ending_attach(same, call);
@@ -371,9 +419,8 @@ int run_api_on_mismatch(IpcCall *call, json_t *params, void *userdata) {
         r = ending_new(m, f, ENDING_MISMATCH, call, params, &e);
         if (r < 0)
                 return r;
-        reason = text_format("enforcement.mismatch: %s", e->reason);
         free(e->reason);
-        e->reason = reason;
+        e->reason = strdup(flow_mismatch(f));
         e->outcome = strdup("error");
         if (!e->reason || !e->outcome)
                 return -ENOMEM;

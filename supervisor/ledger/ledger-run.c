@@ -253,6 +253,17 @@ int ledger_add_note(Ledger *l, const char *item, const char *run, const char *ki
         return r < 0 ? r : 0;
 }
 
+int ledger_run_note(Ledger *l, const char *item, const char *run, const char *kind, char **ret) {
+        _cleanup_(db_stmt_donep) DbStmt *s = NULL;
+        int r;
+
+        r = db_query_row(l->db, &s, "SELECT text FROM note WHERE item = ? AND run = ? AND kind = ? ORDER BY id LIMIT 1",
+                         DB_ARGS(DB_TEXT(item), DB_TEXT(run), DB_TEXT(kind)));
+        if (r == -ENOENT)
+                return LEDGER_E_NOT_FOUND;
+        return r < 0 ? r : db_column_dup(s, 0, ret);
+}
+
 int ledger_effect_ask(Ledger *l, const char *key, const char *item, const char *kind) {
         int64_t done;
         int r;

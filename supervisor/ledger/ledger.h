@@ -211,6 +211,8 @@ int ledger_run_list_unreleased(Ledger *l, LedgerRunHandler handler, void *userda
 /* Counts one model call. LEDGER_E_DUPLICATE: this call was counted already. */
 int ledger_add_usage(Ledger *l, const char *run, const LedgerUsage *u);
 int ledger_add_note(Ledger *l, const char *item, const char *run, const char *kind, const char *text);
+/* The first note of that kind about that run of the item; LEDGER_E_NOT_FOUND: none. The caller's. */
+int ledger_run_note(Ledger *l, const char *item, const char *run, const char *kind, char **ret);
 
 /* External writes: asks before, says done after. LEDGER_E_DUPLICATE from ask: it was done. */
 int ledger_effect_ask(Ledger *l, const char *key, const char *item, const char *kind);

@@ -41,6 +41,9 @@ typedef struct FakeSystemd {
         const char *start_error;  /* D-Bus error for starts, or NULL */
         bool list_fails;          /* it does not say which units there are */
         bool silent;              /* of starts it says nothing, and does nothing */
+        bool holds;               /* who asks about a unit waits for fake_let_go() */
+        sd_bus_message *held[16]; /* refs */
+        size_t n_held;
         const char *start_result; /* of the job; NULL: "done" */
         bool listener_fails;      /* the proxy's socket unit does, before what is started */
         const char *start_needs;  /* "anchor-net": this unit of the run fails in its first step before that; NULL: none does */
@@ -234,6 +237,15 @@ static inline int fake_get_all(FakeSystemd *s, sd_bus_message *m) {
         return 1;
 }
 
+static inline void fake_let_go(FakeSystemd *s) {
+        s->holds = false;
+        for (size_t i = 0; i < s->n_held; i++) {
+                (void) fake_get_all(s, s->held[i]);
+                (void) sd_bus_message_unref(s->held[i]);
+        }
+        s->n_held = 0;
+}
+
 static inline int fake_on_message(sd_bus_message *m, void *userdata, sd_bus_error *error) {
         FakeSystemd *s = userdata;
         const char *member = sd_bus_message_get_member(m), *unit = "";
@@ -244,8 +256,13 @@ static inline int fake_on_message(sd_bus_message *m, void *userdata, sd_bus_erro
                 return sd_bus_reply_method_return(m, "s", ":1.1");
         if (sd_bus_message_is_method_call(m, "org.freedesktop.DBus", NULL))
                 return sd_bus_reply_method_return(m, "");
-        if (sd_bus_message_is_method_call(m, "org.freedesktop.DBus.Properties", "GetAll"))
-                return fake_get_all(s, m);
+        if (sd_bus_message_is_method_call(m, "org.freedesktop.DBus.Properties", "GetAll")) {
+                if (!s->holds)
+                        return fake_get_all(s, m);
+                assert_true(s->n_held < ELEMENTSOF(s->held));
+                s->held[s->n_held++] = sd_bus_message_ref(m);
+                return 1;
+        }
         if (!sd_bus_message_is_method_call(m, SYSTEMD_NAME ".Manager", NULL))
                 return 0;
 
@@ -307,6 +324,8 @@ static inline void fake_systemd_hang_up(FakeSystemd *s) {
 }
 
 static inline void fake_systemd_stop(FakeSystemd *s) {
+        for (size_t i = 0; i < s->n_held; i++)
+                (void) sd_bus_message_unref(s->held[i]);
         if (s->bus)
                 sd_bus_detach_event(s->bus);
         fake_systemd_hang_up(s);

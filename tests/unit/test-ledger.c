@@ -374,6 +374,7 @@ static void test_runs_and_usage(void **state) {
         _cleanup_item_ LedgerItem i = {};
         _cleanup_(ledger_run_done) LedgerRun run = {};
         _cleanup_json_ json_t *show = NULL, *policies = NULL, *expected = json_pack("{s:[s]}", "r000000000001", "d1");
+        _cleanup_free_ char *note = NULL;
         LedgerUsage u = { .call = "c1", .provider = "anthropic", .model = "m", .input_tokens = 10, .cost_microusd = 30 };
         int64_t n, after;
 
@@ -412,6 +413,12 @@ static void test_runs_and_usage(void **state) {
         assert_int_equal(ledger_run_get(l, "r000000000002", &run), 0);
         assert_true(run.verify);
         assert_int_equal(ledger_add_note(l, i.id, NULL, "enforcer.lost", "egressd does not answer"), 0);
+        assert_int_equal(ledger_run_note(l, i.id, "r000000000002", "enforcer.lost", &note), LEDGER_E_NOT_FOUND);
+        assert_int_equal(ledger_add_note(l, i.id, "r000000000001", "enforcement.mismatch", "one"), 0);
+        assert_int_equal(ledger_add_note(l, i.id, "r000000000001", "enforcement.mismatch", "two"), 0);
+        assert_int_equal(ledger_run_note(l, i.id, "r000000000002", "enforcement.mismatch", &note), LEDGER_E_NOT_FOUND);
+        assert_int_equal(ledger_run_note(l, i.id, "r000000000001", "enforcement.mismatch", &note), 0);
+        assert_string_equal(note, "one");
 
         assert_int_equal(ledger_show(l, i.id, &show), 0);
         assert_int_equal(json_integer_value(json_object_get(show, "cost_microusd")), 60);
@@ -420,7 +427,7 @@ static void test_runs_and_usage(void **state) {
         assert_true(json_is_null(json_object_get(json_array_get(json_object_get(show, "runs"), 1), "released")));
         assert_null(json_object_get(json_array_get(json_object_get(show, "runs"), 1), "released_usec"));
         assert_int_equal(json_array_size(json_object_get(show, "history")), 3);
-        assert_int_equal(json_array_size(json_object_get(show, "notes")), 1);
+        assert_int_equal(json_array_size(json_object_get(show, "notes")), 3);
         assert_string_equal(json_string_value(json_object_get(show, "run")), "r000000000002");
         assert_int_equal(ledger_show(l, "i999999999999", &show), LEDGER_E_NOT_FOUND);
 }

@@ -146,6 +146,29 @@ static void unit_ends(World *w, const char *kind) {
         UNTIL(w->event, f->gone);
 }
 
+/* Another unit of the run: it dies, or is stopped by that job. */
+static void other_goes(World *w, const char *kind, unsigned job) {
+        char unit[64];
+
+        (void) snprintf(unit, sizeof(unit), "anchor-%s@%s.service", kind, w->as_run);
+        if (job > 0)
+                fake_signal_job_new(&w->systemd, job, unit);
+        fake_unit_changed(&w->systemd, unit, job > 0 ? "inactive" : "failed", "signal", 2, job > 0 ? 15 : 9);
+        UNTIL(w->event, unit_trail_is_gone(&flow_find_run(w->m, w->as_run)->trail, unit));
+}
+
+static void tell_mismatch(Caller *c, World *w) {
+        tell(c, w, "io.anchorhold.Run.Mismatch", json_pack("{s:s}", "reason", "layer nftables allowed it"), 0);
+        UNTIL(w->event, c->answered || flow_mismatch(flow_find_run(w->m, w->as_run)));
+}
+
+static void await_lost(World *w, const char *item, const char *reason) {
+        UNTIL(w->event, state_of(w, item) == ITEM_FAILED || state_of(w, item) == ITEM_QUEUED || state_of(w, item) == ITEM_VERIFYING);
+        assert_int_not_equal(state_of(w, item), ITEM_VERIFYING);
+        OPERATOR(w, "Show", json_pack("{s:s}", "item", item));
+        assert_true(answer_has(w, reason));
+}
+
 /* ---- the tests ---- */
 
 /* Both kinds: said four times, stored once, everybody answered when it is. */
@@ -373,6 +396,144 @@ static void test_drain(void **state) {
         UNTIL(w->event, state_of(w, item) == ITEM_QUEUED);
 }
 
+/* That its enforcers disagree is proven, and what led to it not known yet: what a run says of itself until then does not count, good or bad. */
+static void test_mismatch_meanwhile(void **state) {
+        static const char *const outcomes[] = { "ok", "failed" };
+        World *w = *state;
+
+        for (size_t i = 0; i < ELEMENTSOF(outcomes); i++) {
+                Caller c = {}, check = {};
+                char item[ID_LENGTH + 1];
+
+                submit_fix(w, item);
+                (void) await_active(w, item, "work");
+                disk_shut();
+                /* the one that failed comes with a result as well, which would be imported */
+                tell(&c, w, "io.anchorhold.Run.Finish", json_pack("{s:s, s:s}", "outcome", outcomes[i], "reason", i > 0 ? LEDGER_OVER_BUDGET : ""), 1);
+                UNTIL(w->event, disk_waiting() == 1);
+                w->systemd.holds = true;
+                tell_mismatch(&check, w);
+                assert_false(check.answered);
+                disk_open(0);
+                UNTIL(w->event, c.answered);
+                assert_string_equal(c.error, "");
+                await_lost(w, item, "\"reason\":\"enforcement.mismatch: layer nftables allowed it\"");
+                fake_let_go(&w->systemd);
+                UNTIL(w->event, check.answered);
+                assert_string_equal(check.error, "");
+                OPERATOR(w, "Stop", json_pack("{s:s}", "item", item));
+                assert_ok(w);
+                caller_done(&c);
+                caller_done(&check);
+        }
+}
+
+/* The control: what was complete before stays as it is. */
+static void test_mismatch_too_late(void **state) {
+        World *w = *state;
+        Caller c = {}, check = {};
+        char item[ID_LENGTH + 1];
+
+        submit_fix(w, item);
+        (void) await_active(w, item, "work");
+        tell_finish(&c, w);
+        UNTIL(w->event, c.answered);
+        assert_string_equal(c.error, "");
+        tell_mismatch(&check, w);
+        assert_string_equal(check.error, "io.anchorhold.Run.NoSuchRun");
+        (void) await_active(w, item, "import");
+        caller_done(&c);
+        caller_done(&check);
+}
+
+/* Nor does a drain hand back what cannot be trusted, and the next life of anchord knows of it. */
+static void test_mismatch_next_life(void **state) {
+        World *w = *state;
+        Caller check = {};
+        char item[ID_LENGTH + 1];
+
+        submit_fix(w, item);
+        (void) await_active(w, item, "work");
+        UNTIL(w->event, outbox_is_empty(w->m));
+        w->systemd.holds = true;
+        tell_mismatch(&check, w);
+        flow_hand_back(w->m->flows, "drained");
+        assert_string_equal(flow_state_name(w->m->flows), "active");
+        end_life(w);
+        caller_done(&check);
+        begin_life(w);
+        await_lost(w, item, "\"reason\":\"enforcement.mismatch: layer nftables allowed it\"");
+}
+
+/* An operator's stop stays one, and its reason has both. */
+static void test_mismatch_and_stop(void **state) {
+        World *w = *state;
+        Caller check = {};
+        char item[ID_LENGTH + 1];
+
+        submit_fix(w, item);
+        (void) await_active(w, item, "work");
+        w->systemd.holds = true;
+        tell_mismatch(&check, w);
+        OPERATOR(w, "Stop", json_pack("{s:s, s:s}", "item", item, "reason", "enough"));
+        assert_ok(w);
+        UNTIL(w->event, state_of(w, item) == ITEM_CANCELLED && !w->m->flows);
+        OPERATOR(w, "Show", json_pack("{s:s}", "item", item));
+        assert_true(answer_has(w, "enough; enforcement.mismatch: layer nftables allowed it"));
+        caller_done(&check);
+}
+
+/* The check went, or its probe, and with it the run: nobody knows what it would have said, so the result is not taken. The controls: the check goes because the run did,
+ * or with everything else. */
+static void test_check_goes_meanwhile(void **state) {
+        static const struct { const char *first, *then; unsigned job; const char *slice, *reason; } cases[] = {
+                { "check", NULL, 0, NULL, "anchor-check@%s.service ended: signal 9, before the result was taken up" },
+                { "probe", "check", 0, NULL, "anchor-probe@%s.service ended: signal 9, before the result was taken up" },
+                { "check", NULL, 50, NULL, "anchor-check@%s.service was stopped, before the result was taken up" },
+                { "check", NULL, 0, "anchorhold-runs.slice", "anchorhold-runs.slice was stopped, before the result was taken up" }, /* it was gone before the slice was */
+                { NULL, "check", 60, NULL, NULL },
+                { "check", "probe", 50, "anchorhold-runs.slice", NULL },
+        };
+        World *w = *state;
+
+        for (size_t i = 0; i < ELEMENTSOF(cases); i++) {
+                char item[ID_LENGTH + 1], reason[160];
+                Caller c = {};
+
+                submit_fix(w, item);
+                (void) await_active(w, item, "work");
+                disk_shut();
+                tell_finish(&c, w);
+                UNTIL(w->event, disk_waiting() == 1);
+                if (cases[i].first)
+                        other_goes(w, cases[i].first, cases[i].job);
+                unit_ends(w, "run");
+                if (cases[i].then)
+                        other_goes(w, cases[i].then, 60);
+                if (cases[i].slice)
+                        fake_unit_set(&w->systemd, cases[i].slice, "active")->job = 49;
+                disk_open(0);
+                UNTIL(w->event, c.answered);
+                assert_string_equal(c.error, "");
+                if (cases[i].slice)
+                        fake_unit_set(&w->systemd, cases[i].slice, "active")->job = 0;
+                if (cases[i].reason) {
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wformat-nonliteral"
+                        (void) snprintf(reason, sizeof(reason), cases[i].reason, w->as_run);
+#pragma GCC diagnostic pop
+                        await_lost(w, item, reason);
+                        OPERATOR(w, "Stop", json_pack("{s:s}", "item", item));
+                        assert_ok(w);
+                } else {
+                        (void) await_active(w, item, "import");
+                        OPERATOR(w, "Stop", json_pack("{s:s}", "item", item));
+                }
+                UNTIL(w->event, !w->m->flows);
+                caller_done(&c);
+        }
+}
+
 static int end(void **state) {
         disk_open(0);
         return tear_down(state);
@@ -388,6 +549,11 @@ int main(void) {
                 cmocka_unit_test_setup_teardown(test_full_queue, set_up, end),
                 cmocka_unit_test_setup_teardown(test_next_life, set_up, end),
                 cmocka_unit_test_setup_teardown(test_stop_and_drain, set_up, end),
+                cmocka_unit_test_setup_teardown(test_mismatch_meanwhile, set_up, end),
+                cmocka_unit_test_setup_teardown(test_mismatch_too_late, set_up, end),
+                cmocka_unit_test_setup_teardown(test_mismatch_next_life, set_up, end),
+                cmocka_unit_test_setup_teardown(test_mismatch_and_stop, set_up, end),
+                cmocka_unit_test_setup_teardown(test_check_goes_meanwhile, set_up, end),
                 cmocka_unit_test_setup_teardown(test_drain, set_up, end),
         };
 
