@@ -404,11 +404,14 @@ static void test_mismatch_meanwhile(void **state) {
         for (size_t i = 0; i < ELEMENTSOF(outcomes); i++) {
                 Caller c = {}, check = {};
                 char item[ID_LENGTH + 1];
+                Flow *f;
 
                 submit_fix(w, item);
-                (void) await_active(w, item, "work");
+                f = await_active(w, item, "work");
                 disk_shut();
-                /* the one that failed comes with a result as well, which would be imported */
+                /* the one that failed for want of a budget comes with a result as well, which would be imported */
+                if (i > 0)
+                        assert_non_null(f->over_budget = strdup(LEDGER_OVER_BUDGET));
                 tell(&c, w, "io.anchorhold.Run.Finish", json_pack("{s:s, s:s}", "outcome", outcomes[i], "reason", i > 0 ? LEDGER_OVER_BUDGET : ""), 1);
                 UNTIL(w->event, disk_waiting() == 1);
                 w->systemd.holds = true;
@@ -463,6 +466,28 @@ static void test_mismatch_next_life(void **state) {
         caller_done(&check);
         begin_life(w);
         await_lost(w, item, "\"reason\":\"enforcement.mismatch: layer nftables allowed it\"");
+}
+
+/* The run was lost before it was said, and systemd knows why: the reason has both, whichever question is answered first. */
+static void test_mismatch_of_lost_run(void **state) {
+        World *w = *state;
+        Caller check = {};
+        char item[ID_LENGTH + 1], unit[64];
+
+        submit_fix(w, item);
+        (void) await_active(w, item, "work");
+        w->systemd.holds = true;
+        (void) snprintf(unit, sizeof(unit), "anchor-run@%s.service", w->as_run);
+        fake_unit_changed(&w->systemd, unit, "failed", "signal", 2, 15);
+        UNTIL(w->event, w->systemd.n_held == 1);
+        tell_mismatch(&check, w);
+        UNTIL(w->event, w->systemd.n_held == 2);
+        fake_unit_set(&w->systemd, "anchorhold-runs.slice", "active")->job = 7;
+        fake_let_go(&w->systemd);
+        await_lost(w, item, "\"reason\":\"anchorhold-runs.slice was stopped: enforcement.mismatch: layer nftables allowed it\"");
+        UNTIL(w->event, check.answered);
+        assert_string_equal(check.error, "");
+        caller_done(&check);
 }
 
 /* An operator's stop stays one, and its reason has both. */
@@ -552,6 +577,7 @@ int main(void) {
                 cmocka_unit_test_setup_teardown(test_mismatch_meanwhile, set_up, end),
                 cmocka_unit_test_setup_teardown(test_mismatch_too_late, set_up, end),
                 cmocka_unit_test_setup_teardown(test_mismatch_next_life, set_up, end),
+                cmocka_unit_test_setup_teardown(test_mismatch_of_lost_run, set_up, end),
                 cmocka_unit_test_setup_teardown(test_mismatch_and_stop, set_up, end),
                 cmocka_unit_test_setup_teardown(test_check_goes_meanwhile, set_up, end),
                 cmocka_unit_test_setup_teardown(test_drain, set_up, end),
