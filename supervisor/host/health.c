@@ -8,7 +8,7 @@
  *
  * A boot that hangs, or that a watchdog or a panic ends, gets to neither. So host-begin.service counts the starts of an image that never passed; at the
  * third without a verdict it goes back before anything else of the boot is tried. And a boot whose check has not even begun after a while counts as
- * failed (host-deadline.timer).
+ * failed (host-deadline.timer, which starts nothing once HEALTH_BEGUN is there, whoever starts the timer anew, and when).
  *
  * So a bad image costs two boots. What the two write is durable before the reboot that rests on it: a power cut in
  * between makes the check once more.

@@ -6,6 +6,8 @@
 #include <stddef.h>
 
 #define HEALTH_REASON "/run/anchorhold/health"
+/* The checks of this boot have begun: host-deadline.timer and its service look whether it is there. */
+#define HEALTH_BEGUN "/run/anchorhold/health-begun"
 
 /* Early in each boot: counts it, if its image has never passed, and goes back from one that was started STARTS_ALLOWED times and never judged. */
 int health_begin(void);

@@ -19,6 +19,9 @@ static int check(void) {
         char reason[REASON_MAX] = "";
         int r;
 
+        r = io_write_file_atomic(AT_FDCWD, HEALTH_BEGUN, "", 0, 0644);
+        if (r < 0)
+                log_warning_errno(r, "cannot say that the checks have begun");
         (void) unlink(HEALTH_REASON);
         r = health_check(reason, sizeof(reason));
         if (r < 0) {

@@ -12,6 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "host/health.h"
 #include "host/host-state.h"
 #include "util/io.h"
 #include "util/json.h"
@@ -253,6 +254,23 @@ static void test_waiting(void **state) {
         }
 }
 
+/* What is started anew long after a good boot, by "systemctl isolate" for one, must not take it for one that hangs. */
+static void test_deadline_of_a_boot_that_began(void **state) {
+        static const char *const units[] = { "units/host-deadline.timer", "units/host-deadline.service" };
+        _cleanup_free_ char *gate = NULL;
+
+        for (size_t i = 0; i < ELEMENTSOF(units); i++) {
+                _cleanup_free_ char *unit = NULL;
+
+                assert_return_code(io_read_file(AT_FDCWD, units[i], 16 * 1024, &unit, NULL), errno);
+                if (!strstr(unit, "\nConditionPathExists=!" HEALTH_BEGUN "\n"))
+                        fail_msg("%s starts something although the checks have begun", units[i]);
+                assert_null(strstr(unit, "\nUnit=")); /* the timer's is the service of its name, which has the condition */
+        }
+        assert_return_code(io_read_file(AT_FDCWD, "units/host-health.service", 16 * 1024, &gate, NULL), errno);
+        assert_non_null(strstr(gate, "\nExecStartPre=-systemctl stop host-deadline.timer\n"));
+}
+
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_ostree),
@@ -265,6 +283,7 @@ int main(void) {
                 cmocka_unit_test(test_goes_back),
                 cmocka_unit_test(test_command),
                 cmocka_unit_test(test_waiting),
+                cmocka_unit_test(test_deadline_of_a_boot_that_began),
         };
 
         return cmocka_run_group_tests(tests, NULL, NULL);
