@@ -116,16 +116,11 @@ static CtlExit record(Ctl *ctl, const char *event, json_t *data) {
         return CTL_OK;
 }
 
-static CtlExit drain_and_reboot(Ctl *ctl, uint64_t within_s, const char *reason) {
-        CtlExit r;
-
-        r = ctl_drain(ctl, within_s, reason);
-        if (r != CTL_OK)
-                return r;
+static CtlExit reboot_now(Ctl *ctl) {
         /* nothing runs any more, so the lock of what ran goes: now, and not in a moment; anybody else's is respected */
         (void) command_run((const char *const[]) { "systemctl", "stop", "host-inhibit.service", NULL }, NULL, NULL, NULL);
         if (command_run((const char *const[]) { "systemctl", "reboot", NULL }, NULL, NULL, NULL) != 0) {
-                ctl_error(ctl, "The host does not reboot (\"systemd-inhibit --list\" says who may keep it from that); it is drained.");
+                ctl_error(ctl, "The host does not reboot (\"systemd-inhibit --list\" says who may keep it from that).");
                 return CTL_FAILED;
         }
         return CTL_OK;
@@ -227,7 +222,7 @@ CtlExit ctl_verb_host_upgrade(Ctl *ctl) {
                 return CTL_OK;
         }
         ctl_note(ctl, "sha256:%s is staged%s.", digest, ctl->o.apply ? "" : " and becomes the system of the next boot");
-        return ctl->o.apply ? drain_and_reboot(ctl, within_s, "upgrade") : CTL_OK;
+        return ctl->o.apply ? ctl_drain_for(ctl, within_s, "upgrade", reboot_now) : CTL_OK;
 }
 
 CtlExit ctl_verb_host_rollback(Ctl *ctl) {
@@ -264,7 +259,7 @@ CtlExit ctl_verb_host_rollback(Ctl *ctl) {
                 return CTL_FAILED;
         }
         ctl_note(ctl, "sha256:%s is the system of the next boot.", back->digest);
-        return ctl->o.apply ? drain_and_reboot(ctl, within_s, "rollback") : CTL_OK;
+        return ctl->o.apply ? ctl_drain_for(ctl, within_s, "rollback", reboot_now) : CTL_OK;
 }
 
 /* What upgrade and rollback refuse until then. What is known of the host decides, so the deployments are not asked for. */

@@ -20,6 +20,12 @@ static size_t n_running(const json_t *status) {
         return json_array_size(json_object_get(status, "runs"));
 }
 
+static const json_t *drain_of(const json_t *status) {
+        const json_t *drain = json_object_get(status, "drain");
+
+        return json_is_object(drain) ? drain : NULL;
+}
+
 static CtlExit ask_status(Ctl *ctl, json_t **ret) {
         return ctl_call(ctl, "ask for the status", "Status", json_object(), NULL, 0, ret, NULL, 0);
 }
@@ -39,7 +45,7 @@ static CtlExit await_drained(Ctl *ctl, uint64_t within_s, size_t *ret_left) {
                 *ret_left = n_running(status);
                 if (*ret_left == 0)
                         break;
-                if (!json_is_object(json_object_get(status, "drain"))) {
+                if (!drain_of(status)) {
                         ctl_error(ctl, "Somebody ended the drain meanwhile; %zu runs go on.", *ret_left);
                         r = CTL_CONFLICT;
                         break;
@@ -65,6 +71,37 @@ CtlExit ctl_drain(Ctl *ctl, uint64_t within_s, const char *reason) {
         if (r != CTL_OK)
                 return r;
         return await_drained(ctl, within_s, &left);
+}
+
+static void end_own_drain(Ctl *ctl, const char *reason) {
+        _cleanup_json_ json_t *status = NULL;
+
+        if (ask_status(ctl, &status) == CTL_OK) {
+                const json_t *drain = drain_of(status);
+
+                if (!drain || strcmp(ctl_string(drain, "reason") ?: "", reason) != 0)
+                        return;
+                if (ctl_call(ctl, "end the drain", "Undrain", json_object(), NULL, 0, NULL, NULL, 0) == CTL_OK) {
+                        ctl_error(ctl, "The drain was for this alone, and is ended: items are leased again.");
+                        return;
+                }
+        }
+        ctl_error(ctl, "This host may still be drained: nothing is leased until \"anchorctl host undrain\".");
+}
+
+CtlExit ctl_drain_for(Ctl *ctl, uint64_t within_s, const char *reason, CtlExit (*then)(Ctl *ctl)) {
+        _cleanup_json_ json_t *before = NULL;
+        CtlExit r;
+
+        r = ask_status(ctl, &before);
+        if (r != CTL_OK)
+                return r;
+        r = ctl_drain(ctl, within_s, reason);
+        if (r == CTL_OK)
+                r = then(ctl);
+        if (r != CTL_OK && !drain_of(before))
+                end_own_drain(ctl, reason);
+        return r;
 }
 
 CtlExit ctl_drain_within(Ctl *ctl, uint64_t *ret_s) {

@@ -19,6 +19,7 @@
 
 #include <cmocka.h>
 
+#include "ctl/ctl-drain.h"
 #include "ctl/ctl.h"
 #include "util/io.h"
 #include "util/json.h"
@@ -199,7 +200,24 @@ static int on_nothing(IpcCall *call, json_t *params, void *userdata) {
         return ipc_call_reply(call, NULL);
 }
 
+static char drained_for[32];
+
+/* While there is a drain, nothing runs. One "for nobody" is replaced by another's at once. */
+static int on_drain(IpcCall *call, json_t *params, void *userdata) {
+        const char *reason = ctl_string(params, "reason");
+
+        (void) snprintf(drained_for, sizeof(drained_for), "%s", strcmp(reason, "nobody") == 0 ? "another" : reason);
+        return ipc_call_reply(call, NULL);
+}
+
+static int on_undrain(IpcCall *call, json_t *params, void *userdata) {
+        *drained_for = '\0';
+        return ipc_call_reply(call, NULL);
+}
+
 static int on_status(IpcCall *call, json_t *params, void *userdata) {
+        if (*drained_for)
+                return ipc_call_reply(call, json_pack("{s:[], s:{s:s, s:s, s:i}}", "runs", "drain", "actor", "uid 0", "reason", drained_for, "left_s", 60));
         return ipc_call_reply(call, json_pack("{s:{}, s:[], s:[{s:s, s:s, s:s, s:s}], s:b, s:{s:s, s:s}, s:{s:s, s:s, s:s}}", "counts", "templates", "runs", "run",
                                               "raaaaaaaaaaaa", "item", ITEM, "stage", "work", "phase", "running", "hold", 1, "enforcers", "egressd", "ok", "auditd",
                                               "lost", "accelerator", "configured", "auto", "accel", "tcg", "reason", "no hello"));
@@ -211,6 +229,7 @@ static const IpcMethod methods[] = {
         { "io.anchorhold.Manager.Cost", PEER_OTHER, on_cost },
         { "io.anchorhold.Manager.Logs", PEER_OTHER, on_follow },     { "io.anchorhold.Manager.Result", PEER_OTHER, on_result },
         { "io.anchorhold.Manager.StopAll", PEER_OTHER, on_stop_all }, { "io.anchorhold.Manager.Stop", PEER_OTHER, on_stop },
+        { "io.anchorhold.Manager.Drain", PEER_OTHER, on_drain },     { "io.anchorhold.Manager.Undrain", PEER_OTHER, on_undrain },
         { "io.anchorhold.Manager.Hold", PEER_ANCHORD, on_nothing },  { "io.anchorhold.Manager.Status", PEER_OTHER, on_status },
         {},
 };
@@ -681,9 +700,55 @@ static void test_seed(void **state) {
         shell("test -z \"$(find /tmp -maxdepth 1 -name 'anchorctl-*' ! -path '%s' -newer '%s')\"", fixture.folder, fixture.path);
 }
 
+static CtlExit comes_about(Ctl *ctl) {
+        return CTL_OK;
+}
+
+static CtlExit is_refused(Ctl *ctl) {
+        ctl_error(ctl, "refused");
+        return CTL_FAILED;
+}
+
+/* What the host is drained for afterwards, or NULL; err is then in the fixture. */
+static char *after_drain_for(const char *reason, CtlExit (*then)(Ctl *ctl), CtlExit expected) {
+        _cleanup_json_ json_t *status = NULL;
+        const char *left;
+        size_t err_size;
+        Ctl ctl = { .api_path = fixture.path };
+
+        free(fixture.err);
+        ctl.out = ctl.err = open_memstream(&fixture.err, &err_size);
+        assert_int_equal(ctl_drain_for(&ctl, 1, reason, then), expected);
+        assert_int_equal(ctl_call(&ctl, "ask", "Status", json_object(), NULL, 0, &status, NULL, 0), CTL_OK);
+        (void) fclose(ctl.err);
+        left = ctl_string(json_object_get(status, "drain"), "reason");
+        return left ? strdup(left) : NULL;
+}
+
+static void test_drain_for(void **state) {
+        _cleanup_free_ char *reboots = NULL, *refused = NULL, *theirs = NULL, *before = NULL;
+
+        reboots = after_drain_for("upgrade", comes_about, CTL_OK);
+        assert_string_equal(reboots, "upgrade");
+
+        /* one that was there before stays, whatever comes of this */
+        before = after_drain_for("rollback", is_refused, CTL_FAILED);
+        assert_string_equal(before, "rollback");
+        assert_int_equal(CTL(S("host"), S("undrain")), CTL_OK);
+
+        refused = after_drain_for("upgrade", is_refused, CTL_FAILED);
+        assert_null(refused);
+        assert_has(fixture.err, "leased again");
+
+        theirs = after_drain_for("nobody", is_refused, CTL_FAILED);
+        assert_string_equal(theirs, "another");
+        assert_int_equal(CTL(S("host"), S("undrain")), CTL_OK);
+}
+
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test_setup_teardown(test_usage, setup, teardown),
+                cmocka_unit_test_setup_teardown(test_drain_for, setup, teardown),
                 cmocka_unit_test_setup_teardown(test_help, setup, teardown),
                 cmocka_unit_test_setup_teardown(test_submit, setup, teardown),
                 cmocka_unit_test_setup_teardown(test_exit_codes, setup, teardown),
