@@ -10,6 +10,7 @@
 #include "ctl/ctl-drain.h"
 #include "ctl/ctl-table.h"
 #include "host/host-state.h"
+#include "util/cleanup.h"
 #include "util/json.h"
 
 enum { RECORD_USEC = 10 * 1000 * 1000 };
@@ -150,7 +151,7 @@ static CtlExit stage(Ctl *ctl, const HostOs *os, const char *image, const char *
         return CTL_OK;
 }
 
-static const char *image_operand(Ctl *ctl, json_t *state) {
+static const char *image_operand(Ctl *ctl, const json_t *state) {
         const char *given = ctl->o.n_args > 1 ? ctl->o.args[1] : ctl_string(state, "image");
 
         if (!given)
@@ -162,8 +163,17 @@ static const char *image_operand(Ctl *ctl, json_t *state) {
         return given;
 }
 
+/* In what is known by now: fetching took its time, and others learned something meanwhile. */
+static void remember(Ctl *ctl, const char *image) {
+        _cleanup_fd_ int lock = host_state_lock(HOST_STATE);
+        _cleanup_json_ json_t *state = host_state_load(HOST_STATE);
+
+        if (json_object_set_new(state, "image", json_string(image)) < 0 || host_state_save(HOST_STATE, state) < 0)
+                ctl_error(ctl, "The image is staged, but its name cannot be kept in " HOST_STATE ".");
+}
+
 /* Fetches and stages it, unless it is here. ret_digest is the image's. */
-static CtlExit upgrade_to(Ctl *ctl, const HostOs *os, json_t *state, const char *image, char ret_digest[static HEX_SHA256_SIZE], bool *ret_booted) {
+static CtlExit upgrade_to(Ctl *ctl, const HostOs *os, const json_t *state, const char *image, char ret_digest[static HEX_SHA256_SIZE], bool *ret_booted) {
         char reason[HOST_REASON_SIZE] = "";
         HostDeployments d = {};
         const HostDeployment *booted, *next;
@@ -190,8 +200,7 @@ static CtlExit upgrade_to(Ctl *ctl, const HostOs *os, json_t *state, const char 
         if (r != CTL_OK)
                 return r;
 
-        if (json_object_set_new(state, "image", json_string(image)) < 0 || host_state_save(HOST_STATE, state) < 0)
-                ctl_error(ctl, "The image is staged, but its name cannot be kept in " HOST_STATE ".");
+        remember(ctl, image);
         return CTL_OK;
 }
 
@@ -262,6 +271,14 @@ CtlExit ctl_verb_host_rollback(Ctl *ctl) {
         return ctl->o.apply ? ctl_drain_for(ctl, within_s, "rollback", reboot_now) : CTL_OK;
 }
 
+static int accept_digest(const char *digest) {
+        _cleanup_fd_ int lock = host_state_lock(HOST_STATE);
+        _cleanup_json_ json_t *state = host_state_load(HOST_STATE);
+
+        host_state_accept(state, digest);
+        return host_state_save(HOST_STATE, state);
+}
+
 /* What upgrade and rollback refuse until then. What is known of the host decides, so the deployments are not asked for. */
 CtlExit ctl_verb_host_accept(Ctl *ctl) {
         const char *given = ctl->o.args[1], *digest = strncmp(given, "sha256:", strlen("sha256:")) == 0 ? given + strlen("sha256:") : given;
@@ -284,8 +301,7 @@ CtlExit ctl_verb_host_accept(Ctl *ctl) {
                                                    "time", ctl_string(entry, "time") ?: "?"));
         if (r != CTL_OK)
                 return r;
-        host_state_accept(state, digest);
-        saved = host_state_save(HOST_STATE, state);
+        saved = accept_digest(digest);
         if (saved < 0) {
                 ctl_error(ctl, "Cannot write " HOST_STATE " (%s): the image is still rejected.", strerror(-saved));
                 return CTL_FAILED;

@@ -25,6 +25,7 @@
 #include "host/host-state.h"
 #include "host/provision.h"
 #include "ipc/ipc.h"
+#include "util/cleanup.h"
 #include "util/io.h"
 #include "util/json.h"
 #include "util/log.h"
@@ -194,6 +195,7 @@ static int record(const char *event, json_t *data) {
         return call(AUDIT_SOCKET, AUDIT_INTERFACE ".Append", json_pack("{s:s, s:o}", "event", event, "data", data), NULL);
 }
 
+/* Marks in a state what is now in the audit log. That may take a while, so it is one that nobody else changes: keep_told(). */
 static void tell_rejections(json_t *state) {
         const char *digest;
         json_t *entry;
@@ -204,6 +206,19 @@ static void tell_rejections(json_t *state) {
                 if (record("host.rolled_back", json_pack("{s:s, s:O, s:O}", "digest", digest, "reason", json_object_get(entry, "reason"),
                                                          "time", json_object_get(entry, "time"))) >= 0)
                         (void) json_object_set_new(entry, "told", json_true());
+        }
+}
+
+/* The same rejections only: not one that somebody has accepted since, or that was made anew. */
+static void keep_told(json_t *state, const json_t *told) {
+        const json_t *entry;
+        const char *digest;
+
+        json_object_foreach(json_object_get(told, "rejected"), digest, entry) {
+                json_t *mine = json_object_get(json_object_get(state, "rejected"), digest);
+
+                if (json_is_true(json_object_get(entry, "told")) && json_equal(json_object_get(mine, "time"), json_object_get(entry, "time")))
+                        (void) json_object_set_new(mine, "told", json_true());
         }
 }
 
@@ -221,20 +236,23 @@ static int booted_image(HostDeployments *d, const HostDeployment **ret) {
 }
 
 int health_passed(void) {
-        _cleanup_json_ json_t *state = NULL;
+        _cleanup_json_ json_t *known = NULL, *state = NULL;
+        _cleanup_fd_ int lock = -1;
         const HostDeployment *booted;
         HostDeployments d = {};
-        bool first;
         int r;
 
         r = booted_image(&d, &booted);
         if (r < 0)
                 return r;
-        state = host_state_load(HOST_STATE);
-        first = !host_state_is_healthy(state, booted->digest);
-        if (first)
+        known = host_state_load(HOST_STATE);
+        if (!host_state_is_healthy(known, booted->digest))
                 (void) record("host.healthy", json_pack("{s:s}", "digest", booted->digest));
-        tell_rejections(state);
+        tell_rejections(known);
+
+        lock = host_state_lock(HOST_STATE);
+        state = host_state_load(HOST_STATE);
+        keep_told(state, known);
         host_state_judged(state, booted->digest);
         r = host_state_set_healthy(state, booted->digest);
         return r < 0 ? r : host_state_save(HOST_STATE, state);
@@ -249,31 +267,46 @@ static int stay(const char *reason, const char *why) {
         return call(API, "io.anchorhold.Manager.Hold", json_pack("{s:b, s:s}", "on", 1, "reason", text ?: reason), NULL);
 }
 
+/* What both deployments share, if the fault is in that; NULL otherwise. */
+static const char *shared_fault(const char *reason) {
+        if (access(PROVISION_FAILED, F_OK) == 0)
+                return "what this host is provisioned with is the same for every image";
+        return strncmp(reason, HOST_FILE_REASON, strlen(HOST_FILE_REASON)) == 0 ? "the other image has the same file" : NULL;
+}
+
+/* The verdict, in what is known: 0: goes back. Otherwise *ret_why says why it stays. */
+static int reject(const HostDeployments *d, const HostDeployment *booted, const char *reason, const char **ret_why) {
+        _cleanup_fd_ int lock = host_state_lock(HOST_STATE);
+        _cleanup_json_ json_t *state = host_state_load(HOST_STATE);
+        bool back = host_state_goes_back(state, d, ret_why);
+        const char *shared = shared_fault(reason);
+        int r = 0;
+
+        host_state_judged(state, booted->digest);
+        if (shared)
+                *ret_why = shared;
+        else if (back)
+                r = host_state_reject(state, booted->digest, reason);
+        if (r >= 0)
+                r = host_state_save(HOST_STATE, state);
+        if (r < 0 && !*ret_why)
+                *ret_why = "the rejection cannot be recorded";
+        return *ret_why ? -EPERM : 0;
+}
+
 int health_failed(const char *reason) {
         char why_not[HOST_REASON_SIZE] = "";
-        _cleanup_json_ json_t *state = host_state_load(HOST_STATE);
         const HostDeployment *booted;
         const char *why = NULL;
         HostDeployments d = {};
         int r;
 
         r = booted_image(&d, &booted);
-        if (r >= 0) {
-                host_state_judged(state, booted->digest);
-                (void) host_state_save(HOST_STATE, state);
-        }
-        if (access(PROVISION_FAILED, F_OK) == 0)
-                return stay(reason, "what this host is provisioned with is the same for every image");
-        if (strncmp(reason, HOST_FILE_REASON, strlen(HOST_FILE_REASON)) == 0)
-                return stay(reason, "the other image has the same file");
-        if (r < 0 || !host_state_goes_back(state, &d, &why))
-                return stay(reason, why ?: "it is not known which deployments there are");
-
-        r = host_state_reject(state, booted->digest, reason);
-        if (r >= 0)
-                r = host_state_save(HOST_STATE, state);
         if (r < 0)
-                return stay(reason, "the rejection cannot be recorded");
+                return stay(reason, shared_fault(reason) ?: "it is not known which deployments there are");
+        r = reject(&d, booted, reason, &why);
+        if (r < 0)
+                return stay(reason, why);
         r = host_os()->rollback(&d, why_not);
         if (r < 0)
                 return stay(reason, why_not);
@@ -284,24 +317,30 @@ int health_failed(const char *reason) {
         return r == 0 ? 0 : -EIO;
 }
 
+/* One start more. 1: it was one too many, and there is a way back. */
+static int count_start(const HostDeployments *d, const char *digest, int *ret_n) {
+        _cleanup_fd_ int lock = host_state_lock(HOST_STATE);
+        _cleanup_json_ json_t *state = host_state_load(HOST_STATE);
+        const char *why_not = NULL;
+        int r;
+
+        if (host_state_is_healthy(state, digest))
+                return 0;
+        *ret_n = host_state_count_start(state, digest);
+        r = *ret_n < 0 ? *ret_n : host_state_save(HOST_STATE, state);
+        return r < 0 ? r : *ret_n > STARTS_ALLOWED && host_state_goes_back(state, d, &why_not);
+}
+
 int health_begin(void) {
-        _cleanup_json_ json_t *state = NULL;
         _cleanup_free_ char *reason = NULL;
         const HostDeployment *booted;
-        const char *why_not = NULL;
         HostDeployments d = {};
-        int r, n;
+        int r, n = 0;
 
         r = booted_image(&d, &booted);
-        if (r < 0)
-                return r;
-        state = host_state_load(HOST_STATE);
-        if (host_state_is_healthy(state, booted->digest))
-                return 0;
-
-        n = host_state_count_start(state, booted->digest);
-        r = n < 0 ? n : host_state_save(HOST_STATE, state);
-        if (r < 0 || n <= STARTS_ALLOWED || !host_state_goes_back(state, &d, &why_not))
+        if (r >= 0)
+                r = count_start(&d, booted->digest, &n);
+        if (r <= 0)
                 return r;
 
         reason = text_format("it was started %d times, and its health check never came to an end", n - 1);

@@ -4,12 +4,36 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
+#include <sys/file.h>
+#include <unistd.h>
 
+#include "util/cleanup.h"
 #include "util/io.h"
 #include "util/json.h"
 #include "util/log.h"
 
-enum { STATE_MAX = 1024 * 1024, HEALTHY_MAX = 64, STARTS_MAX = 1000 };
+enum { STATE_MAX = 1024 * 1024, HEALTHY_MAX = 64, STARTS_MAX = 1000, LOCK_LOOK_USEC = 20 * 1000 };
+
+/* Of a file beside it, since each save makes the file itself another one. */
+int host_state_lock(const char *path) {
+        uint64_t until = time_monotonic() + HOST_STATE_WAIT_USEC;
+        _cleanup_free_ char *name = text_format("%s.lock", path);
+        _cleanup_fd_ int fd = -1;
+
+        fd = name ? open(name, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600) : -1;
+        if (fd < 0) {
+                log_warning("%s.lock cannot be opened (%s): what somebody else changes at this moment may be lost", path, strerror(errno));
+                return -1;
+        }
+        while (flock(fd, LOCK_EX | LOCK_NB) < 0) {
+                if ((errno != EWOULDBLOCK && errno != EINTR) || time_monotonic() > until) {
+                        log_warning("%s.lock cannot be had (%s): what somebody else changes at this moment may be lost", path, strerror(errno));
+                        return -1;
+                }
+                (void) usleep(LOCK_LOOK_USEC);
+        }
+        return TAKE_FD(fd);
+}
 
 json_t *host_state_load(const char *path) {
         _cleanup_free_ char *text = NULL;

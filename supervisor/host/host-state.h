@@ -15,8 +15,13 @@
 
 #include "host/host-os.h"
 
+enum { HOST_STATE_WAIT_USEC = 10 * 1000 * 1000 };
+
 #define HOST_STATE "/var/lib/anchorhold/host/state.json"
 
+/* Everybody who changes it holds this from load to save, and does nothing in between that takes long; -1, with the reason logged, if it cannot be had in
+ * HOST_STATE_WAIT_USEC: the caller goes on all the same, since a verdict that waits for ever is none. Closing it lets go; so does the caller's end. */
+int host_state_lock(const char *path);
 /* The caller's; {} if there is none yet, or it cannot be read (logged). */
 json_t *host_state_load(const char *path);
 int host_state_save(const char *path, const json_t *state);

@@ -10,10 +10,12 @@
 #include <cmocka.h>
 #include <fcntl.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "host/health.h"
 #include "host/host-state.h"
+#include "util/cleanup.h"
 #include "util/io.h"
 #include "util/json.h"
 
@@ -147,6 +149,42 @@ static void test_state(void **state) {
         assert_int_equal(unlink(path), 0);
 }
 
+static int change(const char *path, unsigned usec) {
+        _cleanup_fd_ int lock = host_state_lock(path);
+        _cleanup_json_ json_t *s = host_state_load(path);
+
+        (void) usleep(usec);
+        if (lock < 0 || host_state_count_start(s, A) < 0)
+                return -1;
+        return host_state_save(path, s);
+}
+
+/* Two change it at once, and neither's change is lost, although both saves replace the file. */
+static void test_two_writers(void **state) {
+        char path[] = "/tmp/anchorhold-host-XXXXXX";
+        _cleanup_free_ char *beside = NULL;
+        _cleanup_json_ json_t *s = NULL;
+        int fd = mkstemp(path), status;
+        pid_t pid;
+
+        assert_true(fd >= 0);
+        (void) close(fd);
+        assert_int_equal(unlink(path), 0);
+        pid = fork();
+        assert_true(pid >= 0);
+        if (pid == 0)
+                _exit(change(path, 200 * 1000) < 0);
+        assert_int_equal(change(path, 200 * 1000), 0);
+        assert_int_equal(waitpid(pid, &status, 0), pid);
+        assert_int_equal(status, 0);
+
+        s = host_state_load(path);
+        assert_int_equal(host_state_count_start(s, A), 3);
+        beside = text_format("%s.lock", path);
+        assert_int_equal(unlink(path), 0);
+        assert_int_equal(unlink(beside), 0);
+}
+
 static void test_starts(void **state) {
         _cleanup_json_ json_t *s = json_object();
 
@@ -278,6 +316,7 @@ int main(void) {
                 cmocka_unit_test(test_bootc),
                 cmocka_unit_test(test_manifest),
                 cmocka_unit_test(test_state),
+                cmocka_unit_test(test_two_writers),
                 cmocka_unit_test(test_starts),
                 cmocka_unit_test(test_accept),
                 cmocka_unit_test(test_goes_back),
