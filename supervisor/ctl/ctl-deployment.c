@@ -57,8 +57,8 @@ static CtlExit status_json(Ctl *ctl, const HostOs *os, const HostDeployments *d,
         for (size_t i = 0; i < d->n; i++)
                 (void) json_array_append_new(all, json_pack("{s:s, s:s, s:s, s:s}", "role", host_role_name(d->list[i].role), "digest", d->list[i].digest,
                                                             "version", d->list[i].version, "health", health_of(state, &d->list[i])));
-        object = json_pack("{s:s, s:O, s:O?, s:O?}", "tool", os->name, "deployments", all, "image", json_object_get(state, "image"),
-                           "rejected", json_object_get(state, "rejected"));
+        object = json_pack("{s:s, s:O, s:O?, s:O?, s:O?}", "tool", os->name, "deployments", all, "image", json_object_get(state, "image"),
+                           "rejected", json_object_get(state, "rejected"), "left", json_object_get(state, "left"));
         return ctl_print_json(ctl, object);
 }
 
@@ -164,16 +164,31 @@ static const char *image_operand(Ctl *ctl, const json_t *state) {
 }
 
 /* In what is known by now: fetching took its time, and others learned something meanwhile. */
-static void remember(Ctl *ctl, const char *image) {
+static void remember(Ctl *ctl, const char *image, const char *digest, bool named) {
         _cleanup_fd_ int lock = host_state_lock(HOST_STATE);
         _cleanup_json_ json_t *state = host_state_load(HOST_STATE);
 
+        if (named)
+                host_state_wanted(state, digest);
         if (json_object_set_new(state, "image", json_string(image)) < 0 || host_state_save(HOST_STATE, state) < 0)
                 ctl_error(ctl, "The image is staged, but its name cannot be kept in " HOST_STATE ".");
 }
 
-/* Fetches and stages it, unless it is here. ret_digest is the image's. */
-static CtlExit upgrade_to(Ctl *ctl, const HostOs *os, const json_t *state, const char *image, char ret_digest[static HEX_SHA256_SIZE], bool *ret_booted) {
+typedef enum Upgrade { UPGRADE_STAGED, UPGRADE_RUNS_ALREADY, UPGRADE_LEFT } Upgrade;
+
+/* An operator went back from it; that its name still stands for it is no reason to have it again. */
+static bool is_left(Ctl *ctl, const json_t *state, const char *digest) {
+        const char *since = host_state_left(state, digest);
+
+        if (since)
+                ctl_error(ctl, "An operator went back from image sha256:%s on %s, so it is not staged again: not before it is named (anchorctl host upgrade IMAGE) "
+                               "or accepted (anchorctl host accept %s).", digest, since, digest);
+        return since;
+}
+
+/* Fetches and stages it, unless it is here, or was left and nobody names it now. ret_digest is the image's. */
+static CtlExit upgrade_to(Ctl *ctl, const HostOs *os, const json_t *state, const char *image, char ret_digest[static HEX_SHA256_SIZE], Upgrade *ret) {
+        bool named = ctl->o.n_args > 1;
         char reason[HOST_REASON_SIZE] = "";
         HostDeployments d = {};
         const HostDeployment *booted, *next;
@@ -188,27 +203,32 @@ static CtlExit upgrade_to(Ctl *ctl, const HostOs *os, const json_t *state, const
         }
         booted = host_find(&d, HOST_BOOTED);
         next = host_find(&d, HOST_STAGED);
-        *ret_booted = !next && booted && strcmp(booted->digest, ret_digest) == 0;
-        if (*ret_booted || (next && strcmp(next->digest, ret_digest) == 0))
+        *ret = !next && booted && strcmp(booted->digest, ret_digest) == 0 ? UPGRADE_RUNS_ALREADY : UPGRADE_STAGED;
+        if (*ret == UPGRADE_RUNS_ALREADY || (next && strcmp(next->digest, ret_digest) == 0)) {
+                if (named && host_state_left(state, ret_digest))
+                        remember(ctl, image, ret_digest, named);
                 return CTL_OK;
+        }
 
         r = refuse_rejected(ctl, state, ret_digest);
+        if (r == CTL_OK && !named && is_left(ctl, state, ret_digest)) {
+                *ret = UPGRADE_LEFT;
+                return CTL_OK;
+        }
         if (r == CTL_OK)
                 r = record(ctl, "host.upgrade", json_pack("{s:s, s:s, s:s}", "digest", ret_digest, "image", image, "from", booted ? booted->digest : ""));
         if (r == CTL_OK)
                 r = stage(ctl, os, image, ret_digest);
-        if (r != CTL_OK)
-                return r;
-
-        remember(ctl, image);
-        return CTL_OK;
+        if (r == CTL_OK)
+                remember(ctl, image, ret_digest, named);
+        return r;
 }
 
 CtlExit ctl_verb_host_upgrade(Ctl *ctl) {
         _cleanup_json_ json_t *state = NULL;
         char digest[HEX_SHA256_SIZE];
         uint64_t within_s = 0;
-        bool booted = false;
+        Upgrade outcome;
         const char *image;
         const HostOs *os;
         CtlExit r;
@@ -223,15 +243,24 @@ CtlExit ctl_verb_host_upgrade(Ctl *ctl) {
         if (!image)
                 return CTL_USAGE;
 
-        r = upgrade_to(ctl, os, state, image, digest, &booted);
-        if (r != CTL_OK)
+        r = upgrade_to(ctl, os, state, image, digest, &outcome);
+        if (r != CTL_OK || outcome == UPGRADE_LEFT)
                 return r;
-        if (booted) {
+        if (outcome == UPGRADE_RUNS_ALREADY) {
                 ctl_note(ctl, "This host runs it already.");
                 return CTL_OK;
         }
         ctl_note(ctl, "sha256:%s is staged%s.", digest, ctl->o.apply ? "" : " and becomes the system of the next boot");
         return ctl->o.apply ? ctl_drain_for(ctl, within_s, "upgrade", reboot_now) : CTL_OK;
+}
+
+/* So that what was left does not come back by itself: by the name that it has, the next night. */
+static void remember_left(Ctl *ctl, const HostDeployments *d) {
+        _cleanup_fd_ int lock = host_state_lock(HOST_STATE);
+        _cleanup_json_ json_t *state = host_state_load(HOST_STATE);
+
+        if (host_state_go_back(state, d) < 0 || host_state_save(HOST_STATE, state) < 0)
+                ctl_error(ctl, "That somebody went back cannot be kept in " HOST_STATE ": host-upgrade.timer may stage the same image again.");
 }
 
 CtlExit ctl_verb_host_rollback(Ctl *ctl) {
@@ -267,6 +296,7 @@ CtlExit ctl_verb_host_rollback(Ctl *ctl) {
                 ctl_error(ctl, "Cannot go back: %s", reason);
                 return CTL_FAILED;
         }
+        remember_left(ctl, &d);
         ctl_note(ctl, "sha256:%s is the system of the next boot.", back->digest);
         return ctl->o.apply ? ctl_drain_for(ctl, within_s, "rollback", reboot_now) : CTL_OK;
 }
@@ -279,10 +309,11 @@ static int accept_digest(const char *digest) {
         return host_state_save(HOST_STATE, state);
 }
 
-/* What upgrade and rollback refuse until then. What is known of the host decides, so the deployments are not asked for. */
+/* What upgrade and rollback refuse, or leave alone, until then. What is known of the host decides, so the deployments are not asked for. */
 CtlExit ctl_verb_host_accept(Ctl *ctl) {
         const char *given = ctl->o.args[1], *digest = strncmp(given, "sha256:", strlen("sha256:")) == 0 ? given + strlen("sha256:") : given;
         _cleanup_json_ json_t *state = NULL;
+        const char *left, *reason;
         const json_t *entry;
         CtlExit r;
         int saved;
@@ -292,20 +323,23 @@ CtlExit ctl_verb_host_accept(Ctl *ctl) {
                 return r;
         state = host_state_load(HOST_STATE);
         entry = host_state_rejected(state, digest);
-        if (!entry) {
-                ctl_error(ctl, "This host has not rejected an image sha256:%s; \"anchorctl host status --json\" has those that it has (\"rejected\").", digest);
+        left = host_state_left(state, digest);
+        if (!entry && !left) {
+                ctl_error(ctl, "This host has not rejected an image sha256:%s, and nobody went back from one; \"anchorctl host status --json\" has those that it has "
+                               "(\"rejected\", \"left\").", digest);
                 return CTL_NOT_FOUND;
         }
 
-        r = record(ctl, "host.accepted", json_pack("{s:s, s:s, s:s}", "digest", digest, "reason", ctl_string(entry, "reason") ?: "?",
-                                                   "time", ctl_string(entry, "time") ?: "?"));
+        reason = entry ? ctl_string(entry, "reason") : "an operator went back from it";
+        r = record(ctl, "host.accepted", json_pack("{s:s, s:s, s:s}", "digest", digest, "reason", reason ?: "?",
+                                                   "time", (entry ? ctl_string(entry, "time") : left) ?: "?"));
         if (r != CTL_OK)
                 return r;
         saved = accept_digest(digest);
         if (saved < 0) {
-                ctl_error(ctl, "Cannot write " HOST_STATE " (%s): the image is still rejected.", strerror(-saved));
+                ctl_error(ctl, "Cannot write " HOST_STATE " (%s): nothing has changed for the image.", strerror(-saved));
                 return CTL_FAILED;
         }
-        ctl_note(ctl, "sha256:%s may be staged again, and is tried as one that this host does not know.", digest);
+        ctl_note(ctl, entry ? "sha256:%s may be staged again, and is tried as one that this host does not know." : "sha256:%s may be staged again, also by its name.", digest);
         return CTL_OK;
 }

@@ -48,7 +48,7 @@ const CtlVerbInfo ctl_verbs[_VERBS] = {
         [VERB_HOST_STATUS] = { "host status", "", "Show which images this host runs, has staged, and can go back to", 0, 0, false, ctl_verb_host_status },
         [VERB_HOST_UPGRADE] = { "host upgrade", "[IMAGE] [--apply]", "Fetch an image and stage it for the next boot", 0, 1, false, ctl_verb_host_upgrade },
         [VERB_HOST_ROLLBACK] = { "host rollback", "[--apply]", "Make the previous image that of the next boot", 0, 0, false, ctl_verb_host_rollback },
-        [VERB_HOST_ACCEPT] = { "host accept", "DIGEST", "Let an image that this host has rejected be tried again", 1, 1, false, ctl_verb_host_accept },
+        [VERB_HOST_ACCEPT] = { "host accept", "DIGEST", "Let an image that was rejected, or left by a rollback, be staged again", 1, 1, false, ctl_verb_host_accept },
         [VERB_HOST_DRAIN] = { "host drain", "[--within=TIME]", "Let runs end, hand back what is left, lease nothing more", 0, 0, false, ctl_verb_host_drain },
         [VERB_HOST_UNDRAIN] = { "host undrain", "", "Lease items again", 0, 0, false, ctl_verb_host_undrain },
         [VERB_VERSION] = { "version", "", "Print the program's version", 0, 0, false, ctl_verb_version },

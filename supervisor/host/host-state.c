@@ -12,7 +12,7 @@
 #include "util/json.h"
 #include "util/log.h"
 
-enum { STATE_MAX = 1024 * 1024, HEALTHY_MAX = 64, STARTS_MAX = 1000, LOCK_LOOK_USEC = 20 * 1000 };
+enum { STATE_MAX = 1024 * 1024, HEALTHY_MAX = 64, LEFT_MAX = 16, STARTS_MAX = 1000, LOCK_LOOK_USEC = 20 * 1000 };
 
 /* Of a file beside it, since each save makes the file itself another one. */
 int host_state_lock(const char *path) {
@@ -123,12 +123,70 @@ int host_state_reject(json_t *state, const char *digest, const char *reason) {
         return json_object_set_new(rejected, digest, json_pack("{s:s, s:s, s:b}", "reason", reason, "time", time, "told", 0)) < 0 ? -ENOMEM : 0;
 }
 
+const char *host_state_left(const json_t *state, const char *digest) {
+        return json_string_value(json_object_get(json_object_get(state, "left"), digest));
+}
+
+/* By what it says: the file keeps no order. */
+static const char *oldest(json_t *left) {
+        const char *digest, *found = NULL;
+        json_t *time;
+
+        json_object_foreach(left, digest, time)
+                if (!found || strcmp(json_string_value(time) ?: "", json_string_value(json_object_get(left, found)) ?: "") < 0)
+                        found = digest;
+        return found;
+}
+
+static int leave(json_t *state, const char *digest) {
+        json_t *left = json_object_get(state, "left");
+        char time[TIME_TEXT_SIZE];
+
+        if (!json_is_object(left)) {
+                left = json_object();
+                if (!left || json_object_set_new(state, "left", left) < 0)
+                        return -ENOMEM;
+        }
+        (void) json_object_del(left, digest);
+        while (json_object_size(left) >= LEFT_MAX)
+                (void) json_object_del(left, oldest(left));
+        text_time(time_realtime(), time);
+        return json_object_set_new(left, digest, json_string(time)) < 0 ? -ENOMEM : 0;
+}
+
+int host_state_go_back(json_t *state, const HostDeployments *d) {
+        const HostDeployment *back = host_find(d, HOST_ROLLBACK);
+
+        for (size_t i = 0; i < d->n; i++) {
+                const HostDeployment *one = &d->list[i];
+                int r;
+
+                if ((one->role != HOST_BOOTED && one->role != HOST_STAGED) || !*one->digest)
+                        continue;
+                r = leave(state, one->digest);
+                if (r < 0)
+                        return r;
+        }
+        if (back)
+                host_state_wanted(state, back->digest);
+        return 0;
+}
+
+void host_state_wanted(json_t *state, const char *digest) {
+        json_t *left = json_object_get(state, "left");
+
+        (void) json_object_del(left, digest);
+        if (json_object_size(left) == 0)
+                (void) json_object_del(state, "left");
+}
+
 void host_state_accept(json_t *state, const char *digest) {
         json_t *rejected = json_object_get(state, "rejected");
 
         (void) json_object_del(rejected, digest);
         if (json_object_size(rejected) == 0)
                 (void) json_object_del(state, "rejected");
+        host_state_wanted(state, digest);
         host_state_judged(state, digest);
 }
 

@@ -7,9 +7,10 @@
  *   { "image": NAME,                      what the last upgrade was from
  *     "healthy": [DIGEST, …],             passed the gate here at least once
  *     "starts": { DIGEST: N },              started so often since it was last judged
+ *     "left": { DIGEST: RFC3339, … },     an operator went back from it, then
  *     "rejected": { DIGEST: { "reason": TEXT, "time": RFC3339, "told": BOOL } } }
  *
- * A rejected image is not staged again. `told`: the audit log has the story, written by the system that survived. Only images that never
+ * A rejected image is not staged again; one that was left is, once somebody names or accepts it. `told`: the audit log has the story, written by the system that survived. Only images that never
  * passed are counted.
  */
 
@@ -31,7 +32,13 @@ int host_state_set_healthy(json_t *state, const char *digest);
 /* The entry of a rejected image, or NULL. Borrowed. */
 const json_t *host_state_rejected(const json_t *state, const char *digest);
 int host_state_reject(json_t *state, const char *digest, const char *reason);
-/* It is not rejected any more, and counts as one that was never tried here. */
+/* When an operator went back from that image, or NULL. Borrowed. */
+const char *host_state_left(const json_t *state, const char *digest);
+/* From each of these deployments that is booted or staged an operator went back to the one that is for that, which is therefore not left any more. */
+int host_state_go_back(json_t *state, const HostDeployments *d);
+/* Somebody wants it after all. */
+void host_state_wanted(json_t *state, const char *digest);
+/* It is neither rejected nor left any more, and counts as one that was never tried here. */
 void host_state_accept(json_t *state, const char *digest);
 
 /* One start more of an image that has not been judged since; how many there were with it. Negative errno: out of memory. */

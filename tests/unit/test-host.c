@@ -223,6 +223,54 @@ static void test_accept(void **state) {
         assert_int_equal(json_object_size(s), 0);
 }
 
+static void add_deployment(HostDeployments *d, HostRole role, const char *digest) {
+        d->list[d->n].role = role;
+        strcpy(d->list[d->n++].digest, digest);
+}
+
+static void test_left(void **state) {
+        _cleanup_json_ json_t *s = json_object();
+        HostDeployments d = {}, back = {};
+
+        assert_null(host_state_left(s, A));
+        add_deployment(&d, HOST_STAGED, C);
+        add_deployment(&d, HOST_BOOTED, B);
+        add_deployment(&d, HOST_ROLLBACK, A);
+        add_deployment(&d, HOST_OTHER, "");
+        assert_int_equal(host_state_go_back(s, &d), 0);
+        assert_non_null(host_state_left(s, B));
+        assert_non_null(host_state_left(s, C));
+        assert_null(host_state_left(s, A));
+        assert_null(host_state_rejected(s, B)); /* whoever names it may have it */
+
+        /* forward again, in the same way */
+        add_deployment(&back, HOST_BOOTED, A);
+        add_deployment(&back, HOST_ROLLBACK, B);
+        assert_int_equal(host_state_go_back(s, &back), 0);
+        assert_null(host_state_left(s, B));
+        assert_non_null(host_state_left(s, A));
+
+        host_state_wanted(s, A);
+        assert_null(host_state_left(s, A));
+        assert_non_null(host_state_left(s, C));
+        host_state_accept(s, C);
+        assert_int_equal(json_object_size(s), 0);
+
+        /* of many, the last */
+        for (unsigned i = 0; i < 40; i++) {
+                HostDeployments one = { .n = 1, .list[0].role = HOST_BOOTED };
+                char time[32];
+
+                (void) snprintf(one.list[0].digest, HEX_SHA256_SIZE, "%064x", 40 - i);
+                assert_int_equal(host_state_go_back(s, &one), 0);
+                (void) snprintf(time, sizeof(time), "2026-01-01T00:00:%02u.000Z", i);
+                assert_int_equal(json_object_set_new(json_object_get(s, "left"), one.list[0].digest, json_string(time)), 0);
+        }
+        assert_int_equal(json_object_size(json_object_get(s, "left")), 16);
+        (void) snprintf(d.list[0].digest, HEX_SHA256_SIZE, "%064x", 1);
+        assert_non_null(host_state_left(s, d.list[0].digest));
+}
+
 static bool goes_back(json_t *state, const char *booted, const char *back) {
         HostDeployments d = {};
         const char *why;
@@ -319,6 +367,7 @@ int main(void) {
                 cmocka_unit_test(test_two_writers),
                 cmocka_unit_test(test_starts),
                 cmocka_unit_test(test_accept),
+                cmocka_unit_test(test_left),
                 cmocka_unit_test(test_goes_back),
                 cmocka_unit_test(test_command),
                 cmocka_unit_test(test_waiting),
