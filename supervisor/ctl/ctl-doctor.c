@@ -154,7 +154,8 @@ static void check_accelerator(Doctor *d, const json_t *status) {
         _cleanup_free_ char *text = NULL;
 
         if (!accel) {
-                doctor_say(d, WARNING, "accelerator", "KVM has not been tried yet", "systemctl start anchor-accel.service");
+                doctor_say(d, WARNING, "accelerator", "KVM has not been tried yet",
+                           "journalctl -u anchor-accel.service says why; systemctl reset-failed anchor-accel.service, then systemctl start anchor-accel.service");
                 return;
         }
         if (strcmp(accel, "kvm") == 0 || (configured && strcmp(configured, accel) == 0)) {

@@ -74,7 +74,9 @@ static int check_provision(char *reason, size_t size) {
 /* Begins the reason of a check that no image is to blame for. */
 #define HOST_FILE_REASON "host.json cannot be used: "
 
-/* What keeps the host from being ready, or NULL. */
+static const char no_accelerator[] = "it is not known yet whether microVMs run under KVM";
+
+/* What keeps the host from being ready, or NULL; no_accelerator only if nothing else does. */
 static const char *not_ready(const json_t *status, char *buffer, size_t size) {
         const char *name;
         json_t *state;
@@ -87,12 +89,12 @@ static const char *not_ready(const json_t *status, char *buffer, size_t size) {
                         return buffer;
                 }
         if (!json_is_string(json_object_get(json_object_get(status, "accelerator"), "accel")))
-                return "it is not known yet whether microVMs run under KVM";
+                return no_accelerator;
         return NULL;
 }
 
 static int check_supervisor(char *reason, size_t size) {
-        uint64_t until = time_monotonic() + SUPERVISOR_WAIT_USEC;
+        uint64_t begin = time_monotonic();
         char buffer[128];
         const char *why;
 
@@ -105,7 +107,7 @@ static int check_supervisor(char *reason, size_t size) {
                 if (!why)
                         return 0;
                 (void) usleep(LOOK_USEC);
-        } while (time_monotonic() < until);
+        } while (time_monotonic() - begin < (why == no_accelerator ? (uint64_t) HEALTH_ACCELERATOR_SEC * 1000000 : SUPERVISOR_WAIT_USEC));
 
         (void) snprintf(reason, size, "the supervisor is not ready: %s", why);
         return -EPROTO;

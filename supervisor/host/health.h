@@ -9,6 +9,9 @@
 /* The checks of this boot have begun: host-deadline.timer and its service look whether it is there. */
 #define HEALTH_BEGUN "/run/anchorhold/health-begun"
 
+/* How long the checks wait until it is known whether microVMs run under KVM: anchor-accel.service twice, since one that takes too long is tried anew. */
+enum { HEALTH_ACCELERATOR_SEC = 360 };
+
 /* Early in each boot: counts it, if its image has never passed, and goes back from one that was started STARTS_ALLOWED times and never judged. */
 int health_begin(void);
 /* Makes every check, in order, and stops at the first that fails: 0, or -EPROTO with why in reason. */

@@ -9,12 +9,14 @@
 
 #include <cmocka.h>
 #include <fcntl.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "host/health.h"
 #include "host/host-state.h"
+#include "policy/policy.h"
 #include "util/cleanup.h"
 #include "util/io.h"
 #include "util/json.h"
@@ -357,6 +359,40 @@ static void test_deadline_of_a_boot_that_began(void **state) {
         assert_non_null(strstr(gate, "\nExecStartPre=-systemctl stop host-deadline.timer\n"));
 }
 
+static uint64_t seconds(const char *unit, const char *key) {
+        _cleanup_free_ char *line = text_format("\n%s=", key), *text = NULL;
+        const char *at = strstr(unit, line);
+        uint64_t s = 0;
+
+        if (!at)
+                fail_msg("no %s", key);
+        at += strlen(line);
+        text = strndup(at, strcspn(at, "\n"));
+        if (policy_parse_duration(text, &s) < 0)
+                fail_msg("%s=%s", key, text);
+        return s;
+}
+
+/* The gate waits for a second probe, and one that never succeeds ends. */
+static void test_times_of_the_accelerator(void **state) {
+        enum { SETTLE = 30, OTHER_CHECKS = 300 };
+        _cleanup_free_ char *accel = NULL, *gate = NULL;
+        const char *burst;
+        uint64_t once;
+
+        assert_return_code(io_read_file(AT_FDCWD, "units/anchor-accel.service", 16 * 1024, &accel, NULL), errno);
+        assert_return_code(io_read_file(AT_FDCWD, "units/host-health.service", 16 * 1024, &gate, NULL), errno);
+        once = seconds(accel, "RuntimeMaxSec") + seconds(accel, "RestartSec") + SETTLE;
+        assert_true(2 * once - SETTLE <= HEALTH_ACCELERATOR_SEC); /* the first has been started when the gate begins */
+        assert_true(seconds(gate, "TimeoutStartSec") >= HEALTH_ACCELERATOR_SEC + OTHER_CHECKS);
+
+        burst = strstr(accel, "\nStartLimitBurst=");
+        assert_non_null(burst);
+        burst += strlen("\nStartLimitBurst=");
+        assert_true(atoi(burst) >= 2);
+        assert_true(seconds(accel, "StartLimitIntervalSec") >= (uint64_t) atoi(burst) * once);
+}
+
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_ostree),
@@ -372,6 +408,7 @@ int main(void) {
                 cmocka_unit_test(test_command),
                 cmocka_unit_test(test_waiting),
                 cmocka_unit_test(test_deadline_of_a_boot_that_began),
+                cmocka_unit_test(test_times_of_the_accelerator),
         };
 
         return cmocka_run_group_tests(tests, NULL, NULL);
