@@ -305,7 +305,7 @@ static int accept_digest(const char *digest) {
         _cleanup_fd_ int lock = host_state_lock(HOST_STATE);
         _cleanup_json_ json_t *state = host_state_load(HOST_STATE);
 
-        host_state_accept(state, digest);
+        host_state_accept(HOST_STATE, state, digest);
         return host_state_save(HOST_STATE, state);
 }
 

@@ -255,7 +255,7 @@ int health_passed(void) {
         lock = host_state_lock(HOST_STATE);
         state = host_state_load(HOST_STATE);
         keep_told(state, known);
-        host_state_judged(state, booted->digest);
+        host_state_judged(HOST_STATE, state, booted->digest);
         r = host_state_set_healthy(state, booted->digest);
         return r < 0 ? r : host_state_save(HOST_STATE, state);
 }
@@ -284,7 +284,7 @@ static int reject(const HostDeployments *d, const HostDeployment *booted, const 
         const char *shared = shared_fault(reason);
         int r = 0;
 
-        host_state_judged(state, booted->digest);
+        host_state_judged(HOST_STATE, state, booted->digest);
         if (shared)
                 *ret_why = shared;
         else if (back)
@@ -328,7 +328,7 @@ static int count_start(const HostDeployments *d, const char *digest, int *ret_n)
 
         if (host_state_is_healthy(state, digest))
                 return 0;
-        *ret_n = host_state_count_start(state, digest);
+        *ret_n = host_state_count_start(HOST_STATE, state, digest);
         r = *ret_n < 0 ? *ret_n : host_state_save(HOST_STATE, state);
         return r < 0 ? r : *ret_n > STARTS_ALLOWED && host_state_goes_back(state, d, &why_not);
 }

@@ -84,10 +84,27 @@ int host_state_set_healthy(json_t *state, const char *digest) {
         return json_array_append_new(list, json_string(digest)) < 0 ? -ENOMEM : 0;
 }
 
-int host_state_count_start(json_t *state, const char *digest) {
+static void forget_starts(json_t *state, const char *digest) {
         json_t *starts = json_object_get(state, "starts");
+
+        (void) json_object_del(starts, digest);
+        if (json_object_size(starts) == 0)
+                (void) json_object_del(state, "starts");
+}
+
+int host_state_count_start(const char *path, json_t *state, const char *digest) {
+        _cleanup_free_ char *started = text_format("%s.started.%s", path, digest);
+        _cleanup_fd_ int fd = -1;
+        json_t *starts;
         json_int_t n;
 
+        fd = started ? open(started, O_RDONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600) : -1;
+        if (fd < 0 && (!started || errno != EEXIST))
+                return started ? -errno : -ENOMEM;
+        if (fd >= 0)
+                forget_starts(state, digest);
+
+        starts = json_object_get(state, "starts");
         if (!json_is_object(starts)) {
                 starts = json_object();
                 if (!starts || json_object_set_new(state, "starts", starts) < 0)
@@ -98,12 +115,12 @@ int host_state_count_start(json_t *state, const char *digest) {
         return json_object_set_new(starts, digest, json_integer(n)) < 0 ? -ENOMEM : (int) n;
 }
 
-void host_state_judged(json_t *state, const char *digest) {
-        json_t *starts = json_object_get(state, "starts");
+void host_state_judged(const char *path, json_t *state, const char *digest) {
+        _cleanup_free_ char *started = text_format("%s.started.%s", path, digest);
 
-        (void) json_object_del(starts, digest);
-        if (json_object_size(starts) == 0)
-                (void) json_object_del(state, "starts");
+        if (started)
+                (void) unlink(started);
+        forget_starts(state, digest);
 }
 
 const json_t *host_state_rejected(const json_t *state, const char *digest) {
@@ -180,14 +197,14 @@ void host_state_wanted(json_t *state, const char *digest) {
                 (void) json_object_del(state, "left");
 }
 
-void host_state_accept(json_t *state, const char *digest) {
+void host_state_accept(const char *path, json_t *state, const char *digest) {
         json_t *rejected = json_object_get(state, "rejected");
 
         (void) json_object_del(rejected, digest);
         if (json_object_size(rejected) == 0)
                 (void) json_object_del(state, "rejected");
         host_state_wanted(state, digest);
-        host_state_judged(state, digest);
+        host_state_judged(path, state, digest);
 }
 
 bool host_state_goes_back(const json_t *state, const HostDeployments *d, const char **ret_why) {

@@ -39,12 +39,14 @@ int host_state_go_back(json_t *state, const HostDeployments *d);
 /* Somebody wants it after all. */
 void host_state_wanted(json_t *state, const char *digest);
 /* It is neither rejected nor left any more, and counts as one that was never tried here. */
-void host_state_accept(json_t *state, const char *digest);
+void host_state_accept(const char *path, json_t *state, const char *digest);
 
-/* One start more of an image that has not been judged since; how many there were with it. Negative errno: out of memory. */
-int host_state_count_start(json_t *state, const char *digest);
-/* Its health check came to an end, whatever that was. */
-void host_state_judged(json_t *state, const char *digest);
+/* One start more of an image that has not been judged since; how many there were with it. Negative errno: nothing is counted. The caller saves.
+ * An empty file beside the state says that this start has no verdict yet: PATH.started.DIGEST. */
+int host_state_count_start(const char *path, json_t *state, const char *digest);
+/* Its health check came to an end, whatever that was. That holds also if the state cannot be saved then, for want of space: removing the file takes none, and
+ * starts that are counted without one have been judged. */
+void host_state_judged(const char *path, json_t *state, const char *digest);
 
 /* After a boot that failed its gate: is this host to go back? Not from an image that has worked here, since then the fault is
  * likely in what both share, and not to one that was rejected as well: somewhere it must end. Otherwise *ret_why says why not. */

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "host/health.h"
+#include "host/host-state.h"
 #include "util/cleanup.h"
 #include "util/io.h"
 #include "util/log.h"
@@ -32,7 +33,8 @@ static int check(void) {
 
         r = health_passed();
         if (r < 0)
-                log_warning_errno(r, "cannot remember that this image works");
+                log_error_errno(r, "cannot remember that this image works, so its next boot is again that of one that was never tried here; when " HOST_STATE
+                                   " can be written, \"systemctl restart host-health.service\" makes up for it");
         return EXIT_SUCCESS;
 }
 

@@ -25,6 +25,21 @@
 #define B "bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb"
 #define C "cccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccc"
 
+static char folder[] = "/tmp/anchorhold-host-XXXXXX", known[sizeof(folder) + 16];
+
+/* For each test a folder of its own, for what is known about images. */
+static int set_up(void **state) {
+        strcpy(folder + sizeof(folder) - 7, "XXXXXX");
+        if (!mkdtemp(folder))
+                return -1;
+        (void) snprintf(known, sizeof(known), "%s/state.json", folder);
+        return 0;
+}
+
+static int tear_down(void **state) {
+        return command_run((const char *const[]) { "rm", "-r", folder, NULL }, NULL, NULL, NULL);
+}
+
 static int ostree(const char *text, HostDeployments *ret) {
         return host_ostree_parse(text, strlen(text), ret);
 }
@@ -156,72 +171,91 @@ static int change(const char *path, unsigned usec) {
         _cleanup_json_ json_t *s = host_state_load(path);
 
         (void) usleep(usec);
-        if (lock < 0 || host_state_count_start(s, A) < 0)
+        if (lock < 0 || host_state_count_start(path, s, A) < 0)
                 return -1;
         return host_state_save(path, s);
 }
 
 /* Two change it at once, and neither's change is lost, although both saves replace the file. */
 static void test_two_writers(void **state) {
-        char path[] = "/tmp/anchorhold-host-XXXXXX";
-        _cleanup_free_ char *beside = NULL;
         _cleanup_json_ json_t *s = NULL;
-        int fd = mkstemp(path), status;
         pid_t pid;
+        int status;
 
-        assert_true(fd >= 0);
-        (void) close(fd);
-        assert_int_equal(unlink(path), 0);
         pid = fork();
         assert_true(pid >= 0);
         if (pid == 0)
-                _exit(change(path, 200 * 1000) < 0);
-        assert_int_equal(change(path, 200 * 1000), 0);
+                _exit(change(known, 200 * 1000) < 0);
+        assert_int_equal(change(known, 200 * 1000), 0);
         assert_int_equal(waitpid(pid, &status, 0), pid);
         assert_int_equal(status, 0);
 
-        s = host_state_load(path);
-        assert_int_equal(host_state_count_start(s, A), 3);
-        beside = text_format("%s.lock", path);
-        assert_int_equal(unlink(path), 0);
-        assert_int_equal(unlink(beside), 0);
+        s = host_state_load(known);
+        assert_int_equal(host_state_count_start(known, s, A), 3);
 }
 
 static void test_starts(void **state) {
         _cleanup_json_ json_t *s = json_object();
 
-        assert_int_equal(host_state_count_start(s, A), 1);
-        assert_int_equal(host_state_count_start(s, A), 2);
-        assert_int_equal(host_state_count_start(s, B), 1);
-        host_state_judged(s, A);
-        assert_int_equal(host_state_count_start(s, A), 1);
-        host_state_judged(s, A);
-        host_state_judged(s, B);
-        host_state_judged(s, B); /* of no start */
+        assert_int_equal(host_state_count_start(known, s, A), 1);
+        assert_int_equal(host_state_count_start(known, s, A), 2);
+        assert_int_equal(host_state_count_start(known, s, B), 1);
+        host_state_judged(known, s, A);
+        assert_int_equal(host_state_count_start(known, s, A), 1);
+        host_state_judged(known, s, A);
+        host_state_judged(known, s, B);
+        host_state_judged(known, s, B); /* of no start */
         assert_int_equal(json_object_size(s), 0);
 
         /* what is no count counts as none */
+        assert_int_equal(host_state_count_start(known, s, A), 1);
+        assert_int_equal(host_state_count_start(known, s, B), 1);
         assert_int_equal(json_object_set_new(s, "starts", json_pack("{s:s, s:I}", A, "x", B, (json_int_t) -5)), 0);
-        assert_int_equal(host_state_count_start(s, A), 1);
-        assert_int_equal(host_state_count_start(s, B), 1);
+        assert_int_equal(host_state_count_start(known, s, A), 1);
+        assert_int_equal(host_state_count_start(known, s, B), 1);
         assert_int_equal(json_object_set_new(s, "starts", json_string("x")), 0);
-        assert_int_equal(host_state_count_start(s, A), 1);
+        assert_int_equal(host_state_count_start(known, s, A), 1);
+}
+
+/* What the next boot of A counts, from what is on disk. */
+static int next_start(void) {
+        _cleanup_json_ json_t *s = host_state_load(known);
+        int n = host_state_count_start(known, s, A);
+
+        assert_int_equal(host_state_save(known, s), 0);
+        return n;
+}
+
+static void test_verdict_without_room(void **state) {
+        _cleanup_json_ json_t *s = NULL;
+
+        assert_int_equal(next_start(), 1);
+        assert_int_equal(next_start(), 2);
+        s = host_state_load(known);
+        host_state_judged(known, s, A); /* and that cannot be saved */
+        assert_int_equal(next_start(), 1);
+        assert_int_equal(next_start(), 2); /* the control: these had none */
+        assert_int_equal(next_start(), 3);
+
+        /* what cannot be told from one that was judged is not counted */
+        assert_int_equal(host_state_count_start("/no/such/folder/state.json", s, A), -ENOENT);
+        assert_int_equal(json_object_size(s), 0);
 }
 
 static void test_accept(void **state) {
         _cleanup_json_ json_t *s = json_object();
 
-        host_state_accept(s, A); /* what was not rejected */
+        host_state_accept(known, s, A); /* what was not rejected */
         assert_int_equal(host_state_reject(s, A, "x"), 0);
         assert_int_equal(host_state_reject(s, B, "y"), 0);
-        assert_int_equal(host_state_count_start(s, A), 1);
-        host_state_accept(s, A);
+        assert_int_equal(host_state_count_start(known, s, A), 1);
+        host_state_accept(known, s, A);
         assert_null(host_state_rejected(s, A));
         assert_non_null(host_state_rejected(s, B));
         assert_false(host_state_is_healthy(s, A));
-        assert_int_equal(host_state_count_start(s, A), 1);
-        host_state_judged(s, A);
-        host_state_accept(s, B);
+        assert_int_equal(host_state_count_start(known, s, A), 1);
+        host_state_judged(known, s, A);
+        host_state_accept(known, s, B);
         assert_int_equal(json_object_size(s), 0);
 }
 
@@ -255,7 +289,7 @@ static void test_left(void **state) {
         host_state_wanted(s, A);
         assert_null(host_state_left(s, A));
         assert_non_null(host_state_left(s, C));
-        host_state_accept(s, C);
+        host_state_accept(known, s, C);
         assert_int_equal(json_object_size(s), 0);
 
         /* of many, the last */
@@ -400,10 +434,11 @@ int main(void) {
                 cmocka_unit_test(test_bootc),
                 cmocka_unit_test(test_manifest),
                 cmocka_unit_test(test_state),
-                cmocka_unit_test(test_two_writers),
-                cmocka_unit_test(test_starts),
-                cmocka_unit_test(test_accept),
-                cmocka_unit_test(test_left),
+                cmocka_unit_test_setup_teardown(test_two_writers, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_starts, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_verdict_without_room, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_accept, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_left, set_up, tear_down),
                 cmocka_unit_test(test_goes_back),
                 cmocka_unit_test(test_command),
                 cmocka_unit_test(test_waiting),
