@@ -3,6 +3,7 @@
 /* host drain, host undrain: this host ends what it has begun and begins nothing more. */
 
 #include <errno.h>
+#include <signal.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -30,8 +31,17 @@ static CtlExit ask_status(Ctl *ctl, json_t **ret) {
         return ctl_call(ctl, "ask for the status", "Status", json_object(), NULL, 0, ret, NULL, 0);
 }
 
+/* One of those signals, if there are any, came within a moment. They are blocked. */
+static bool is_told_to_end(const sigset_t *signals) {
+        if (!signals) {
+                (void) usleep(PROGRESS_TICK_USEC);
+                return false;
+        }
+        return sigtimedwait(signals, NULL, &(struct timespec) { .tv_sec = PROGRESS_TICK_USEC / 1000000, .tv_nsec = PROGRESS_TICK_USEC % 1000000 * 1000L }) > 0;
+}
+
 /* Until nothing runs. Somebody who ends the drain meanwhile ends this too. */
-static CtlExit await_drained(Ctl *ctl, uint64_t within_s, size_t *ret_left) {
+static CtlExit await_drained(Ctl *ctl, uint64_t within_s, const sigset_t *signals, size_t *ret_left) {
         uint64_t until = time_monotonic() + (within_s + CLEANUP_S) * 1000000ULL;
         bool begun = ctl_activity_begin(ctl, "waiting for the runs of this host to end");
         CtlExit r;
@@ -56,21 +66,25 @@ static CtlExit await_drained(Ctl *ctl, uint64_t within_s, size_t *ret_left) {
                         break;
                 }
                 ctl_activity_goes_on(ctl);
-                (void) usleep(PROGRESS_TICK_USEC);
+                if (is_told_to_end(signals)) {
+                        ctl_error(ctl, "Told to end before the runs of this host did.");
+                        r = CTL_FAILED;
+                        break;
+                }
         }
 
         ctl_activity_end(ctl, begun);
         return r;
 }
 
-CtlExit ctl_drain(Ctl *ctl, uint64_t within_s, const char *reason) {
+static CtlExit drain(Ctl *ctl, uint64_t within_s, const char *reason, const sigset_t *signals) {
         size_t left = 0;
         CtlExit r;
 
         r = ctl_call(ctl, "drain", "Drain", json_pack("{s:I, s:s*}", "within_s", (json_int_t) within_s, "reason", reason), NULL, 0, NULL, NULL, 0);
         if (r != CTL_OK)
                 return r;
-        return await_drained(ctl, within_s, &left);
+        return await_drained(ctl, within_s, signals, &left);
 }
 
 static void end_own_drain(Ctl *ctl, const char *reason) {
@@ -91,12 +105,18 @@ static void end_own_drain(Ctl *ctl, const char *reason) {
 
 CtlExit ctl_drain_for(Ctl *ctl, uint64_t within_s, const char *reason, CtlExit (*then)(Ctl *ctl)) {
         _cleanup_json_ json_t *before = NULL;
+        sigset_t signals, mask;
         CtlExit r;
 
         r = ask_status(ctl, &before);
         if (r != CTL_OK)
                 return r;
-        r = ctl_drain(ctl, within_s, reason);
+        (void) sigemptyset(&signals);
+        (void) sigaddset(&signals, SIGINT);
+        (void) sigaddset(&signals, SIGTERM);
+        (void) sigprocmask(SIG_BLOCK, &signals, &mask);
+        r = drain(ctl, within_s, reason, &signals);
+        (void) sigprocmask(SIG_SETMASK, &mask, NULL);
         if (r == CTL_OK)
                 r = then(ctl);
         if (r != CTL_OK && !drain_of(before))
@@ -118,7 +138,7 @@ CtlExit ctl_verb_host_drain(Ctl *ctl) {
 
         r = ctl_drain_within(ctl, &within_s);
         if (r == CTL_OK)
-                r = ctl_drain(ctl, within_s, ctl->o.reason);
+                r = drain(ctl, within_s, ctl->o.reason, NULL);
         if (r == CTL_OK)
                 ctl_note(ctl, "Nothing runs, and nothing is leased until \"anchorctl host undrain\" or the next boot.");
         return r;

@@ -7,8 +7,6 @@
 
 /* What --within= says, or the default. */
 CtlExit ctl_drain_within(Ctl *ctl, uint64_t *ret_s);
-/* Begins to drain and waits until nothing runs; says itself what went wrong. */
-CtlExit ctl_drain(Ctl *ctl, uint64_t within_s, const char *reason);
-/* A drain that is for `then` alone, which follows once nothing runs: if that does not come about, whatever is in its way, the drain ends again. Not one
- * that was there before, or that somebody has made his own meanwhile. */
+/* A drain that is for `then` alone, which follows once nothing runs: if that does not come about, whatever is in its way, SIGINT and SIGTERM as
+ * well, the drain ends again, and what went wrong is said. Not one that was there before, or that somebody has made his own meanwhile. */
 CtlExit ctl_drain_for(Ctl *ctl, uint64_t within_s, const char *reason, CtlExit (*then)(Ctl *ctl));

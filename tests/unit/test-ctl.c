@@ -202,7 +202,7 @@ static int on_nothing(IpcCall *call, json_t *params, void *userdata) {
 
 static char drained_for[32];
 
-/* While there is a drain, nothing runs. One "for nobody" is replaced by another's at once. */
+/* While there is a drain, nothing runs, except while one "for long". One "for nobody" is replaced by another's at once. */
 static int on_drain(IpcCall *call, json_t *params, void *userdata) {
         const char *reason = ctl_string(params, "reason");
 
@@ -216,6 +216,8 @@ static int on_undrain(IpcCall *call, json_t *params, void *userdata) {
 }
 
 static int on_status(IpcCall *call, json_t *params, void *userdata) {
+        if (strcmp(drained_for, "long") == 0)
+                return ipc_call_reply(call, json_pack("{s:[{s:s}], s:{s:s, s:s, s:i}}", "runs", "run", RUN, "drain", "actor", "uid 0", "reason", drained_for, "left_s", 60));
         if (*drained_for)
                 return ipc_call_reply(call, json_pack("{s:[], s:{s:s, s:s, s:i}}", "runs", "drain", "actor", "uid 0", "reason", drained_for, "left_s", 60));
         return ipc_call_reply(call, json_pack("{s:{}, s:[], s:[{s:s, s:s, s:s, s:s}], s:b, s:{s:s, s:s}, s:{s:s, s:s, s:s}}", "counts", "templates", "runs", "run",
@@ -725,8 +727,21 @@ static char *after_drain_for(const char *reason, CtlExit (*then)(Ctl *ctl), CtlE
         return left ? strdup(left) : NULL;
 }
 
+static char *after_signal(const char *reason) {
+        sigset_t signals, mask;
+        char *left;
+
+        (void) sigemptyset(&signals);
+        (void) sigaddset(&signals, SIGTERM);
+        assert_return_code(sigprocmask(SIG_BLOCK, &signals, &mask), errno);
+        assert_return_code(raise(SIGTERM), errno);
+        left = after_drain_for(reason, comes_about, CTL_FAILED);
+        assert_return_code(sigprocmask(SIG_SETMASK, &mask, NULL), errno); /* kills, if nobody took it */
+        return left;
+}
+
 static void test_drain_for(void **state) {
-        _cleanup_free_ char *reboots = NULL, *refused = NULL, *theirs = NULL, *before = NULL;
+        _cleanup_free_ char *reboots = NULL, *refused = NULL, *stopped = NULL, *theirs = NULL, *before = NULL;
 
         reboots = after_drain_for("upgrade", comes_about, CTL_OK);
         assert_string_equal(reboots, "upgrade");
@@ -739,6 +754,11 @@ static void test_drain_for(void **state) {
         refused = after_drain_for("upgrade", is_refused, CTL_FAILED);
         assert_null(refused);
         assert_has(fixture.err, "leased again");
+
+        /* as the unit that takes too long is, or a person does */
+        stopped = after_signal("long");
+        assert_null(stopped);
+        assert_has(fixture.err, "Told to end");
 
         theirs = after_drain_for("nobody", is_refused, CTL_FAILED);
         assert_string_equal(theirs, "another");
