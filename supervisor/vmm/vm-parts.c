@@ -173,22 +173,33 @@ static uint64_t raw_nsec(void) {
         return (uint64_t) ts.tv_sec * 1000000000 + (uint64_t) ts.tv_nsec;
 }
 
+/* Both clocks at one moment. Whoever is preempted between the two for a second makes of 20 ms a guest whose time runs fifty times as fast: so the
+ * counter is read on both sides, and of several tries the tightest counts. */
 void vm_tsc_begin(VmTsc *ret) {
-        *ret = (VmTsc) { .nsec = raw_nsec(), .tsc = __rdtsc() };
+        enum { TRIES = 64, TIGHT = 20000 }; /* some microseconds */
+        uint64_t best = UINT64_MAX;
+
+        for (int i = 0; i < TRIES && best > TIGHT; i++) {
+                uint64_t before = __rdtsc(), nsec = raw_nsec(), after = __rdtsc();
+
+                if (after - before < best) {
+                        best = after - before;
+                        *ret = (VmTsc) { .nsec = nsec, .tsc = before + best / 2 };
+                }
+        }
 }
 
 uint64_t vm_tsc_end(const VmTsc *begun) {
-        uint64_t n1 = raw_nsec(), t1;
+        uint64_t waited = raw_nsec() - begun->nsec;
+        VmTsc now = {};
 
-        if (n1 - begun->nsec < TSC_NSEC)
-                (void) nanosleep(&(struct timespec) { .tv_nsec = (long) (TSC_NSEC - (n1 - begun->nsec)) }, NULL);
-        n1 = raw_nsec();
-        t1 = __rdtsc();
-
-        if (n1 <= begun->nsec || t1 <= begun->tsc)
+        if (waited < TSC_NSEC)
+                (void) nanosleep(&(struct timespec) { .tv_nsec = (long) (TSC_NSEC - waited) }, NULL);
+        vm_tsc_begin(&now);
+        if (now.nsec <= begun->nsec || now.tsc <= begun->tsc)
                 return 0;
 
-        return (uint64_t) ((double) (t1 - begun->tsc) * 1000000.0 / (double) (n1 - begun->nsec) + 0.5);
+        return (uint64_t) ((double) (now.tsc - begun->tsc) * 1000000.0 / (double) (now.nsec - begun->nsec) + 0.5);
 }
 
 void vm_parts_done(VmParts *parts) {

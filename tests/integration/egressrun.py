@@ -29,11 +29,12 @@ class Anchord:
         """Runs a script as that process; what it prints."""
         # a client that waits at a socket of anchord's has the unit started again and again: each may be the one before, or this one more than once
         self.n += 1
-        answer = f"/run/anchord-answer.{self.n}"
-        self.host.write("/run/anchord-call.new", "#!/bin/sh\n%s\n" % script, 0o755)
-        self.host.run("rm -f /run/anchord-answer.*; mv /run/anchord-call.new /run/anchord-call")
+        # so the script has a name of its own as well: whoever starts the unit by its former definition runs the former script
+        answer, call = f"/run/anchord-answer.{self.n}", f"/run/anchord-call.{self.n}"
+        self.host.run(f"rm -f /run/anchord-answer.* /run/anchord-call.{self.n - 2}")
+        self.host.write(call, "#!/bin/sh\n%s\n" % script, 0o755)
         self.host.write(OVERRIDE, "[Unit]\nRequires=\nStartLimitIntervalSec=0\n[Service]\nType=oneshot\nRestart=no\nSockets=\nExecStart=\n"
-                                  f"ExecStart=/run/anchord-call\nStandardOutput=append:{answer}\nStandardError=inherit\nWatchdogSec=0\n")
+                                  f"ExecStart={call}\nStandardOutput=append:{answer}\nStandardError=inherit\nWatchdogSec=0\n")
         self.host.systemctl("daemon-reload")
         for _ in range(20):
             done = self.host.systemctl("start", "anchord.service", check=False)

@@ -123,8 +123,8 @@ def test_deny_cuts_what_is_open_and_nothing_else(host, guest, world, change):
     def follow(name, seconds):
         results[name] = guest.call(slow, addresses[name], name, seconds, timeout=40)
 
-    threads = [threading.Thread(target=follow, args=(name, 8)) for name in addresses]
-    with under_way(world, "/slow/8"), under_way(world, "/slow/8", "other", 2):
+    threads = [threading.Thread(target=follow, args=(name, 14)) for name in addresses]
+    with under_way(world, "/slow/14"), under_way(world, "/slow/14", "other", 2):
         for thread in threads:
             thread.start()
         wait_for(lambda: all(len(records(host, "egress.allow", RUN, name=name)) > before[name] for name in addresses))
@@ -134,7 +134,7 @@ def test_deny_cuts_what_is_open_and_nothing_else(host, guest, world, change):
         thread.join()
     assert 0 < results["other.example.net"][2] - begin < 1
     assert said["cut"] == 1
-    assert results["other.example.net"][1] != "end" and results["other.example.net"][0] < 8
+    assert results["other.example.net"][1] != "end" and results["other.example.net"][0] < 14
     assert results["www.example.org"][1] == "end" and results["paste.example.net"][1] == "end"   # the same origin as what was cut
     assert [r["reason"] for r in records(host, "conn.close", RUN, name="other.example.net") if "reason" in r] == ["policy-changed"]
     assert guest.call(dns, "other.example.net")[0] == REFUSED

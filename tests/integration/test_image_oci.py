@@ -146,8 +146,10 @@ def test_packages_that_differ_from_the_lock_are_refused(tmp_path):
     there = tmp_path / "tree"
     shutil.copytree(IMAGE, there / "image", symlinks=True)
     shutil.copytree(TOP / "rootfs-overlay" / "usr/lib/ostree", there / "rootfs-overlay" / "usr/lib/ostree")
-    (there / "build").mkdir()
+    for name in ("build", "supervisor/util"):
+        (there / name).mkdir(parents=True)
     shutil.copy(TOP / "build" / "template-base.packages", there / "build")
+    shutil.copy(TOP / "supervisor/util/version.h", there / "supervisor/util")
     for name, text in (("rootfs", call(IMAGE / "rootfs").stdout), ("bootable", call(IMAGE / "bootable").stdout)):
         shutil.copy(f"{text.strip()}.packages", there / "image" / "lock" / f"{name}.lock")
     lock = there / "image" / "lock" / "rootfs.lock"
