@@ -117,17 +117,19 @@ def test_host_file_that_cannot_be_used(host, ended, text):
     before = files(host, ended)
     host.anchorctl("stop", "--all", "--hold")
     item = submit(host, "true")
-    host.write("/etc/anchorhold/.host.json", text)
-    host.run("mv /etc/anchorhold/.host.json /etc/anchorhold/host.json")
-    host.anchorctl("release")                                       # leased by what was read before; what the run reads then puts it back
-    reason = wait_for(lambda: host.status()["host_problem"])
-    assert reason in host.anchorctl("show", item).stdout and f"host.json cannot be used: {reason}" in host.anchorctl("list").stdout
-    assert "bad" in next(line for line in host.anchorctl("doctor", check=False).stdout.splitlines() if " host.json " in line)
-    refused = host.anchorctl("prune", "--age=0s", check=False)
-    assert refused.returncode == 5 and "host.json cannot be used" in refused.stderr, refused
-    assert host.show(item)["state"] == "queued" and files(host, ended) == before
-
-    limit(host)
+    try:
+        host.write("/etc/anchorhold/.host.json", text)
+        host.run("mv /etc/anchorhold/.host.json /etc/anchorhold/host.json")
+        host.anchorctl("release")                                       # leased by what was read before; what the run reads then puts it back
+        reason = wait_for(lambda: host.status()["host_problem"])
+        wait_for(lambda: host.show(item)["state"] == "queued")
+        assert reason in host.anchorctl("show", item).stdout and f"host.json cannot be used: {reason}" in host.anchorctl("list").stdout
+        assert "bad" in next(line for line in host.anchorctl("doctor", check=False).stdout.splitlines() if " host.json " in line)
+        refused = host.anchorctl("prune", "--age=0s", check=False)
+        assert refused.returncode == 5 and "host.json cannot be used" in refused.stderr, refused
+        assert host.show(item)["state"] == "queued" and files(host, ended) == before
+    finally:
+        limit(host)
     wait_for(lambda: host.show(item)["state"] == "closed", 120)
     assert host.status()["host_problem"] is None and "would be pruned" in host.anchorctl("prune", "--dry-run", "--age=0s").stdout
 
