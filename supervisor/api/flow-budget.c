@@ -42,22 +42,21 @@ static LedgerCaps make_caps(const PolicyBudget *workflow, const PolicyBudget *ho
         } };
 }
 
-void flow_set_budget(Flow *f, const PolicyWorkflow *w) {
-        f->budget = w->budget;
+static void take_host_budget(Flow *f) {
         f->host_budget = policy_host(f->manager->policy)->budget;
         f->host_unknown = policy_host_reason(f->manager->policy) != NULL;
         f->capped = policy_budget_has_caps(&f->budget) || policy_budget_has_caps(&f->host_budget);
 }
 
+void flow_set_budget(Flow *f, const PolicyWorkflow *w) {
+        f->budget = w->budget;
+        take_host_budget(f);
+}
+
 /* Of a run that was taken up again while host.json could not be used: is it known by now? */
 static bool knows_host_budget(Flow *f) {
-        const Policy *p = f->manager->policy;
-
-        if (f->host_unknown && !policy_host_reason(p)) {
-                f->host_budget = policy_host(p)->budget;
-                f->capped = policy_budget_has_caps(&f->budget) || policy_budget_has_caps(&f->host_budget);
-                f->host_unknown = false;
-        }
+        if (f->host_unknown)
+                take_host_budget(f);
         return !f->host_unknown;
 }
 

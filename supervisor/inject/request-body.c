@@ -107,7 +107,8 @@ static int search_opened(Request *q, const void *data, size_t size, bool last, R
         size_t n = 0, number = 0;
         int r;
 
-        for (size_t i = 0; i < q->context->n_credentials; i++)
+        /* only its first piece asks for them */
+        for (size_t i = 0; i < q->context->n_credentials && !q->opened.begun; i++)
                 if (!inject_credential_covers_host(&q->context->credentials[i], q->name, q->port))
                         sentinels[n++] = q->context->credentials[i].source->sentinel;
         r = tripwire_gzip_feed(&q->opened, sentinels, n, data, size, last, &number);

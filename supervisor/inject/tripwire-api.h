@@ -51,5 +51,5 @@ typedef struct TripwireGzip {
 
 void tripwire_gzip_done(TripwireGzip *g);
 
-/* As tripwire_feed(); the same sentinels each time, of one stream. */
+/* As tripwire_feed(). The sentinels are taken from the first call of a stream that has a byte, and not looked at once it has begun. */
 int tripwire_gzip_feed(TripwireGzip *g, const char *const *sentinels, size_t n_sentinels, const void *data, size_t size, bool last, size_t *ret);
