@@ -25,7 +25,7 @@ check: kernel
 endif
 
 .PHONY: lint
-lint: deps lint-python ## shellcheck, clang-format, cppcheck, clang-tidy; every test file loads and finds its fixtures
+lint: deps lint-python ## shellcheck, directions of includes, clang-format, cppcheck, clang-tidy; every test file loads and finds its fixtures
 	@$(INSIDE) lint
 
 # A name that a test file imports and nobody defines stops the whole suite, after everything was built: found here, in a second.

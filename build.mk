@@ -111,11 +111,13 @@ $(BENCHBIN): $(O)/bench/%: $(O)/tests/bench/%.o $(LIB)
 	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) $< $(LIB) $(LDLIBS) -o $@
 
 # Unit tests run from the top of the tree, as many at once as there are jobs, when all is compiled; one that fails, or takes five minutes, stops
-# nothing but fails the target.
+# nothing but fails the target; one that takes longer than eight seconds says that it is still there.
 RUNS := $(TESTBIN:%=%.run)
 .PHONY: $(RUNS)
 $(RUNS): %.run: $(TESTBIN) $(ALL)
-	@printf '  %-7s %s\n' TEST $*; rm -f $*.failed; timeout 300 $* >$*.log 2>&1 || touch $*.failed
+	@printf '  %-7s %s\n' TEST $*; rm -f $*.failed; \
+		{ n=0; while sleep 8 >/dev/null 2>&1; do n=$$((n + 8)); printf '  %-7s %s (%d s)\n' … $* $$n; done; } & tick=$$!; \
+		timeout 300 $* >$*.log 2>&1 || touch $*.failed; kill $$tick || :
 
 unit: $(RUNS)
 	@failed=; passed=0; for t in $(TESTBIN); do \
@@ -167,14 +169,18 @@ corpora fuzz:
 -include $(LIB_OBJS:.o=.d) $(PROGRAMS:%=$(O)/supervisor/main/%.d) $(UNIT_TESTS:%=$(O)/tests/unit/%.d) $(FUZZERS:%=$(O)/tests/fuzz/%.d) $(BENCHES:%=$(O)/tests/bench/%.d)
 
 # Lint. A file is looked at again when it or a header of it changed (its object is then newer).
-.PHONY: lint lint-shell lint-format lint-tidy lint-cppcheck fmt
+.PHONY: lint lint-shell lint-includes lint-format lint-tidy lint-cppcheck fmt
 SHELL_FILES   := $(sort $(shell grep -rlE '^\#!/bin/(ba)?sh|^\# shellcheck shell=' .ci image tests rootfs-overlay 2>/dev/null | grep -v '\.mk$$'))
 FORMAT_FILES  := $(sort $(shell find supervisor ebpf tests/unit tests/fuzz -name '*.[ch]'))
 # Not the unit tests: that cmocka's assertions do not return, the analyzer cannot know.
 TIDY_FILES    := $(LIB_SRCS) $(PROGRAMS:%=supervisor/main/%.c)
 TIDY_STAMPS   := $(TIDY_FILES:%.c=$(O)/lint/%.tidy)
 
-lint: lint-shell lint-format lint-cppcheck lint-tidy
+lint: lint-shell lint-includes lint-format lint-cppcheck lint-tidy
+
+lint-includes:
+	$(call msg,INCL,"directions")
+	$(Q)tests/includes
 
 lint-shell:
 	$(call msg,SHELL,"$(words $(SHELL_FILES)) scripts")

@@ -91,7 +91,7 @@ enum fence_verdict {
         FENCE_OPTION_REFUSED,
         FENCE_UPLINK_DROPPED,    /* at a device of the host, made below the slice and without a grant */
         FENCE_HOST_DROPPED,      /* strict mode, made outside of the slice and below no listed unit */
-        FENCE_TESTED,            /* fence_is_test(), whatever the verdict was */
+        FENCE_TESTED,            /* one of our own tests, whatever the verdict was */
         FENCE_N_VERDICTS,
 };
 
@@ -102,8 +102,10 @@ struct fence_count_key {
         __u32 zero;
 };
 
-/* Our own tests of the fence go to these ports and to this abstract name. They are judged like anything else, and counted apart: what is
- * under the other verdicts was somebody else's attempt. */
+/* Our own tests of the fence go to these ports and to this abstract name, which nobody has. They are judged like anything else, and counted apart: what is
+ * under the other verdicts was somebody else's attempt. A port alone makes no test, or whoever has taken over a unit would try its luck there: what does is
+ * an address of documentation (fence_is_nowhere()), or a key in `grants` with the cgroup, FENCE_TEST_PORT and nothing else, which admits nothing. The agreement check puts that
+ * there for as long as it asks (net/check-cgroup.c). */
 #define FENCE_TEST_PORT 9 /* discard */
 #define FENCE_OTHER_TEST_PORT 10
 #define FENCE_TEST_NAME "anchor-fence-nobody"
@@ -112,12 +114,29 @@ static inline int fence_is_test(__be16 port) {
         return port == (__be16) __builtin_bswap16(FENCE_TEST_PORT) || port == (__be16) __builtin_bswap16(FENCE_OTHER_TEST_PORT);
 }
 
+static inline __be16 fence_test_port(void) {
+        return (__be16) __builtin_bswap16(FENCE_TEST_PORT);
+}
+
+/* 192.0.2.1 and 2001:db8::1 (RFC 5737, RFC 3849), in the instructions: constants would be a map, and another one each time that this is loaded. */
+static inline int fence_is_nowhere(const __u8 a[16]) {
+        int i, zeros = 0;
+
+        for (i = 4; i < 10; i++)
+                zeros += a[i] == 0;
+        if (zeros < 6)
+                return 0;
+        if (a[0] == 0 && a[1] == 0 && a[2] == 0 && a[3] == 0)
+                return a[10] == 0xff && a[11] == 0xff && a[12] == 192 && a[13] == 0 && a[14] == 2 && a[15] == 1;
+        return a[0] == 0x20 && a[1] == 0x01 && a[2] == 0x0d && a[3] == 0xb8 && a[10] == 0 && a[11] == 0 && a[12] == 0 && a[13] == 0 && a[14] == 0 && a[15] == 1;
+}
+
 static inline int fence_metadata_v4(const __u8 a[4]) {
         switch (a[0]) {
         case 169: /* link-local, with the metadata services of nearly everybody: .169.254, .170.2, .170.23 */
                 return a[1] == 254;
-        case 100: /* Alibaba Cloud metadata */
-                return a[1] == 100 && a[2] == 100 && a[3] == 200;
+        case 100: /* Alibaba Cloud metadata; BytePlus's and Volcano Engine's */
+                return (a[1] == 100 && a[2] == 100 && a[3] == 200) || (a[1] == 96 && a[2] == 0 && a[3] == 96);
         case 168: /* Azure's wire server */
                 return a[1] == 63 && a[2] == 129 && a[3] == 16;
         case 192: /* Oracle Cloud's older metadata address; Equinix Metal's */

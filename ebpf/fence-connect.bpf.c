@@ -16,6 +16,8 @@
  * socket lives, its last FIN included: a map by socket cookie would have to be cleaned up at close(), before that.
  */
 
+#include <stddef.h>
+
 #include "fence-maps.bpf.h"
 
 #define AF_INET 2
@@ -62,10 +64,18 @@ static __always_inline __u32 decide(struct bpf_sock_addr *ctx, struct fence_key 
         return FENCE_CONNECT_ALLOWED;
 }
 
+/* To one of the tests' ports: was it a test? The fence's own of itself goes where nobody is. Whatever else is tried there counts as anybody's, but for whoever may write
+ * grants and has said so. */
+static __always_inline int is_own_test(const struct fence_key *key) {
+        struct fence_key tester = { .cgroup_id = bpf_get_current_cgroup_id(), .port = fence_test_port() };
+
+        return fence_is_nowhere(key->address) || bpf_map_lookup_elem(&grants, &tester) != NULL;
+}
+
 static __always_inline int judge(struct bpf_sock_addr *ctx, struct fence_key *key) {
         __u32 v = decide(ctx, key);
 
-        (void) verdict(fence_is_test((__be16) ctx->user_port) ? FENCE_TESTED : v);
+        (void) verdict(fence_is_test((__be16) ctx->user_port) && is_own_test(key) ? FENCE_TESTED : v);
         return v == FENCE_CONNECT_ALLOWED;
 }
 

@@ -26,7 +26,8 @@ int sock_create(struct bpf_sock *ctx) {
                 return 0;
         }
         if (!netns_is_host(ctx)) {
-                (void) verdict(FENCE_CREATE_ELSEWHERE);
+                /* root there is anchor-fence, before the unit's own program; that has a user of its own, or makes none */
+                (void) verdict((__u32) bpf_get_current_uid_gid() == 0 ? FENCE_TESTED : FENCE_CREATE_ELSEWHERE);
                 return 0;
         }
 

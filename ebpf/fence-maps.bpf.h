@@ -123,10 +123,13 @@ static __always_inline void count_for_run(__u64 run, __u32 v) {
         __u64 *n, one = 1;
 
         n = bpf_map_lookup_elem(&run_verdicts, &key);
+        if (!n) {
+                if (bpf_map_update_elem(&run_verdicts, &key, &one, BPF_NOEXIST) == 0)
+                        return;
+                n = bpf_map_lookup_elem(&run_verdicts, &key); /* another CPU was first */
+        }
         if (n)
                 *n += 1;
-        else
-                (void) bpf_map_update_elem(&run_verdicts, &key, &one, BPF_NOEXIST);
 }
 
 static __always_inline int count(__u32 v, __u64 run) {

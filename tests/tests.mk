@@ -2,11 +2,23 @@
 # Tests on the booted image. They start from an empty environment, under the system's own Python.
 
 T ?=
-TEST_FILES := $(if $(T),$(sort $(foreach f,$(wildcard tests/*/test_*.py),$(if $(findstring $(T),$(notdir $f)),$f))),tests/integration $(wildcard tests/adversary))
+TEST_FILES := $(if $(T),$(sort $(foreach f,$(wildcard tests/integration/test_*.py tests/adversary/test_*.py),$(if $(findstring $(T),$(notdir $f)),$f))),tests/integration $(wildcard tests/adversary))
 
-# Two processes side by side, each with a boot and files of its own (tests/integration/beside.py): much of the time is waiting. A process that dies is not
-# made anew: the session would wait for its tests for ever.
-BESIDE := $(if $(T),,-n 2 --dist loadfile --max-worker-restart=0)
+# Three processes side by side, each with a boot and files of its own (tests/integration/beside.py): much of the time is waiting, and one of them has
+# what hardly does anything else. A process that dies is not made anew: the session would wait for its tests for ever.
+BESIDE := $(if $(T),,-n 3 --dist loadfile --max-worker-restart=0)
+
+# Before anything is built: does a file's name have the word, is there such an agent?
+.PHONY: some-tests some-vm-tests known-agent
+some-tests:
+	@[ -n "$(strip $(TEST_FILES))" ] || { echo 'no test file has "$(T)" in its name' >&2; exit 1; }
+VM_TEST_FILES := $(sort $(wildcard tests/vm/test_*$(T)*.py))
+some-vm-tests:
+	@[ -n "$(VM_TEST_FILES)" ] || { echo 'no test file of the virtual machine has "$(T)" in its name' >&2; exit 1; }
+AGENT ?= pi
+AGENTS := $(notdir $(patsubst %/,%,$(wildcard image/agents/*/)))
+known-agent:
+	@[ -n "$(and $(filter 1,$(words $(AGENT))),$(filter $(AGENT),$(AGENTS)))" ] || { echo 'AGENT=$(AGENT): there are $(AGENTS)' >&2; exit 1; }
 
 # Asked first: who hears that it cannot boot here wants to hear so before everything is built.
 .PHONY: kernel
@@ -14,21 +26,18 @@ kernel:
 	@image/kernel
 
 .PHONY: integration
-integration: kernel image-root templates ## integration tests on the booted image
-	@[ -n "$(strip $(TEST_FILES))" ] || { echo 'no test file has "$(T)" in its name' >&2; exit 1; }
+integration: some-tests kernel image-root templates ## integration tests on the booted image
 	@$(if $(filter tests/integration %/test_credential_clients.py,$(TEST_FILES)),image/client-root >/dev/null)
 	@env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 CACHE="$(CACHE)" PYTHONDONTWRITEBYTECODE=1 \
 		/usr/bin/python3 -m pytest -p no:cacheprovider --color=no -q --durations=5 --tb=short $(BESIDE) $(TEST_FILES)
 
 .PHONY: check-vm
-check-vm: image ## the image as a full virtual machine: what is read-only, KVM, limits; upgrade, and back from an image that does not work
+check-vm: some-vm-tests image ## the image as a full virtual machine: what is read-only, KVM, limits; upgrade, and back from an image that does not work
 	@env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 CACHE="$(CACHE)" PYTHONDONTWRITEBYTECODE=1 \
-		/usr/bin/python3 -m pytest -p no:cacheprovider --color=no -q --durations=10 --tb=short $(sort $(wildcard tests/vm/test_*$(T)*.py))
-
-AGENT ?= pi
+		/usr/bin/python3 -m pytest -p no:cacheprovider --color=no -q --durations=10 --tb=short $(VM_TEST_FILES)
 
 .PHONY: demo
-demo: kernel image-root templates ## one real agent fixes one real repository in one microVM (AGENT=pi or claude; KEEP=1: the host stays up until Enter)
+demo: known-agent kernel image-root templates ## one real agent fixes one real repository in one microVM (AGENT=pi or claude; KEEP=1: the host stays up until Enter)
 	@env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 TERM="$(TERM)" CACHE="$(CACHE)" PYTHONDONTWRITEBYTECODE=1 \
 		/usr/bin/python3 tests/demo/demo.py --agent "$(AGENT)" $(if $(KEEP),--keep)
 

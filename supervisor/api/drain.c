@@ -39,6 +39,12 @@ void drain_tick(Manager *m) {
         }
 }
 
+/* What has run long enough is handed back before anybody is told that the drain has begun. */
+static int drain_begun(IpcCall *call, json_t *params, void *userdata) {
+        drain_tick(userdata);
+        return ipc_call_reply(call, NULL);
+}
+
 int drain_on_drain(IpcCall *call, json_t *params, void *userdata) {
         Manager *m = userdata;
         json_t *within = json_object_get(params, "within_s");
@@ -62,8 +68,7 @@ int drain_on_drain(IpcCall *call, json_t *params, void *userdata) {
 
         log_notice("draining within %lld s by %s", (long long) json_integer_value(within), peer_name(ipc_call_peer(call), actor));
         outbox_kick(m);
-        drain_tick(m);
-        return ipc_call_reply(call, NULL);
+        return m->settled ? drain_begun(call, params, m) : operator_wait(m, call, params, drain_begun);
 }
 
 int drain_on_undrain(IpcCall *call, json_t *params, void *userdata) {

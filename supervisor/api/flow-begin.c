@@ -31,9 +31,17 @@ static bool start_later(Flow *f) {
                                           on_start_again, f) >= 0;
 }
 
+void flow_end_unstarted(Flow *f, const char *result) {
+        _cleanup_free_ char *reason = NULL;
+
+        reason = text_format("anchor-%s@%s.service did not start: %s%s%s", f->stage == STAGE_IMPORT ? "import" : "run", f->run, result,
+                             f->why[0] ? ", " : "", f->why);
+        f->requeue = strstr(f->why, UNITS_NOT_FENCED);
+        flow_end_lost(f, reason ?: "did not start");
+}
+
 static void on_started(int r, const char *result, void *userdata) {
         Flow *f = userdata;
-        _cleanup_free_ char *reason = NULL;
 
         if (f->state != FLOW_STARTING)
                 return; /* it has said more than that by itself */
@@ -44,10 +52,7 @@ static void on_started(int r, const char *result, void *userdata) {
                 return;
         }
 
-        reason = text_format("anchor-%s@%s.service did not start: %s%s%s", f->stage == STAGE_IMPORT ? "import" : "run", f->run, result,
-                             f->why[0] ? ", " : "", f->why);
-        f->requeue = strstr(f->why, UNITS_NOT_FENCED);
-        flow_end_lost(f, reason ?: "did not start");
+        flow_end_unstarted(f, result);
 }
 
 static int ask_for_start(Flow *f) {
@@ -60,6 +65,7 @@ static int ask_for_start(Flow *f) {
 void flow_start_unit(Flow *f) {
         f->why[0] = 0;
         f->trail = (UnitTrail) {};
+        f->listeners_begun = 0;
         f->started_monotonic = f->started_realtime = 0;
         flow_set_state(f, FLOW_STARTING);
         if (ask_for_start(f) < 0)
@@ -92,6 +98,51 @@ void flow_confirm_started(Flow *f) {
         outbox_kick(m);
 }
 
+/* What a verification is for is finished work, and would be lost with it; so it waits for what may pass (a daemon that starts anew), or be mended (a file of
+ * policy that somebody is just editing). */
+static bool may_wait(const Flow *f) {
+        return f->stage == STAGE_VERIFY && time_monotonic() < f->register_until;
+}
+
+static bool may_be_registered_later(const Flow *f, const char *error) {
+        return (ipc_error_is(error, "BadInput") || ipc_error_is_passing(error)) && may_wait(f);
+}
+
+static int on_register_again(sd_event_source *source, uint64_t usec, void *userdata) {
+        Flow *f = userdata;
+
+        if (f->state == FLOW_AUDITING && f->preparing) {
+                f->preparing = false;
+                outbox_kick(f->manager);
+        }
+        return 0;
+}
+
+static void register_later(Flow *f) {
+        Manager *m = f->manager;
+        _cleanup_free_ char *refused = TAKE_PTR(f->refused);
+
+        if (!f->register_waits)
+                manager_note(m, f->item.id, f->run, "verify.waits", "the verification cannot begin yet, and is tried again: %s", refused);
+        f->register_waits = true;
+        f->preparing = true;
+        flow_set_state(f, FLOW_AUDITING);
+        f->start_timer = sd_event_source_disable_unref(f->start_timer);
+        if (sd_event_add_time_relative(m->event, &f->start_timer, CLOCK_MONOTONIC, m->register_again_usec, 0, on_register_again, f) < 0)
+                flow_end_run(f, "error", refused, NULL);
+}
+
+void flow_on_unregistered(Flow *f) {
+        static const char reason[] = "egressd or secretd did not answer the registration";
+
+        if (!f->refused)
+                f->refused = strdup(reason);
+        if (f->refused && may_wait(f))
+                register_later(f);
+        else
+                flow_end_run(f, "error", f->refused ?: reason, NULL);
+}
+
 void flow_on_registered(Flow *f, const char *error, const char *reason) {
         _cleanup_free_ char *text = NULL;
 
@@ -99,10 +150,18 @@ void flow_on_registered(Flow *f, const char *error, const char *reason) {
                 return;
         if (error) {
                 text = text_format("registration refused: %s", reason ?: error);
-                flow_end_run(f, "error", text ?: error, NULL);
-                return;
+                if (!text || !may_be_registered_later(f, error)) {
+                        flow_end_run(f, "error", text ?: error, NULL);
+                        return;
+                }
+                free(f->refused);
+                f->refused = TAKE_PTR(text);
         }
-        if (--f->pending == 0)
+        if (--f->pending > 0)
+                return;
+        if (f->refused)
+                register_later(f);
+        else
                 flow_start_unit(f);
 }
 
@@ -122,14 +181,14 @@ static void on_policy(int r, void *userdata) {
         const char *reason;
 
         f->preparing = false;
-        reason = r < 0 ? "policy cannot be loaded" : flow_prepare(f, f->stage == STAGE_WORK);
+        reason = r < 0 ? "policy cannot be loaded" : flow_prepare(f);
         if (reason)
                 flow_end_run(f, "error", reason, NULL);
         else
                 outbox_kick(f->manager);
 }
 
-/* Policy as it is now, then the specs. Nothing of the run begins before. */
+/* Policy as it is now is what is frozen. Nothing of the run begins before. */
 static void prepare_afresh(Flow *f) {
         int r;
 
@@ -143,6 +202,7 @@ static void prepare_afresh(Flow *f) {
 void flow_begin_verify(Flow *f) {
         Manager *m = f->manager;
         char run[ID_LENGTH + 1];
+        const char *reason;
         int r;
 
         r = text_make_id('r', run);
@@ -155,11 +215,19 @@ void flow_begin_verify(Flow *f) {
 
         memcpy(f->run, run, sizeof(f->run));
         f->stage = STAGE_VERIFY;
-        f->unclean = false;
+        f->unclean = f->requeue = f->verify_again = f->register_waits = false;
+        free(f->handed_back);
+        free(f->refused);
+        f->handed_back = f->refused = NULL;
+        f->register_until = time_monotonic() + m->register_wait_usec;
         f->egress_digest[0] = 0;
-        f->event_bytes = 0;
+        f->event_bytes = f->expires = 0;
         flow_set_state(f, FLOW_AUDITING);
-        prepare_afresh(f);
+        reason = flow_prepare_again(f);
+        if (reason)
+                flow_end_run(f, "error", reason, NULL);
+        else
+                outbox_kick(m);
 }
 
 /* ---- beginning and resuming ---- */
@@ -196,8 +264,11 @@ static void end_as_told(Flow *f, const LedgerRun *run) {
 
         if (run->facts)
                 (void) json_parse(run->facts, strlen(run->facts), &facts, NULL);
-        f->stop = strcmp(run->outcome, "stopped") == 0;
-        f->stop_reason = f->stop ? strdup(run->reason ?: "stopped") : NULL;
+        if (!f->stop && !f->requeue && strcmp(run->outcome, "stopped") == 0) {
+                f->stop = true;
+                f->stop_reason = strdup(run->reason ?: "stopped");
+        }
+        f->verify_again = f->handed_back && f->stage == STAGE_VERIFY && !run->started;
         result = store_open_file(f->manager->store, f->item.id, STORE_RESULT);
         f->kept = json_object_get(facts, "bundle_bytes") && result >= 0;
         flow_end_run(f, run->outcome, run->reason, facts);
@@ -212,6 +283,50 @@ static int resume_mismatch(Flow *f) {
         if (r != 0)
                 return r < 0 ? r : 0;
         return flow_keep_mismatch(f, text);
+}
+
+/* An earlier life decided that the run ends and its item keeps its attempt; or was told to stop it, which counts for more. */
+static int resume_decisions(Flow *f) {
+        Ledger *l = f->manager->ledger;
+        int r;
+
+        r = ledger_run_note(l, f->item.id, f->run, NOTE_HANDED_BACK, &f->handed_back);
+        f->requeue = r == 0;
+        if (r >= 0)
+                r = ledger_run_note(l, f->item.id, f->run, NOTE_STOP, &f->stop_reason);
+        f->stop = r == 0;
+        return r < 0 ? r : 0;
+}
+
+/* What an earlier life has in the ledger of the run, and of what was decided of it. */
+static int resume_known(Flow *f, const LedgerRun *run) {
+        Ledger *l = f->manager->ledger;
+
+        f->started_realtime = run->started_usec;
+        f->stage = run->verify ? STAGE_VERIFY : strcmp(f->item.stage, "work") == 0 ? STAGE_WORK : STAGE_IMPORT;
+        f->commit = f->item.result_commit ? strdup(f->item.result_commit) : NULL;
+        if (f->stage != STAGE_WORK && !run->verify && run->outcome && ledger_reason_is_over_budget(run->reason))
+                f->over_budget = strdup(run->reason);
+        if (f->stage != STAGE_IMPORT && (ledger_budget_doubt(l, f->run) < 0 || resume_mismatch(f) < 0))
+                return -EIO;
+        return resume_decisions(f);
+}
+
+/* Was it decided before, or cannot it be otherwise now, how the run ends? reason: why it cannot be made from what it was, NULL: it can. */
+static bool resume_ends(Flow *f, const LedgerRun *run, const char *reason, bool alive) {
+        bool import = f->stage == STAGE_IMPORT;
+
+        if (import && strcmp(f->item.stage, "verify") == 0)
+                flow_end_run(f, "ok", "", NULL); /* the import is done, its verification not begun: the same decision again */
+        else if (!import && run->outcome)
+                end_as_told(f, run);
+        else if (f->stop || (f->handed_back && !f->mismatch))
+                flow_end_run(f, "stopped", f->stop ? f->stop_reason : f->handed_back, NULL);
+        else if (f->mismatch || (reason && (alive || import)))
+                flow_end_run(f, "error", f->mismatch ?: reason, NULL);
+        else
+                return false;
+        return true;
 }
 
 void flow_resume(Manager *m, const LedgerItem *item, bool run_alive, bool import_alive) {
@@ -230,31 +345,15 @@ void flow_resume(Manager *m, const LedgerItem *item, bool run_alive, bool import
                 return;
         }
 
-        f->started_realtime = run.started_usec;
-        f->stage = run.verify ? STAGE_VERIFY : strcmp(f->item.stage, "work") == 0 ? STAGE_WORK : STAGE_IMPORT;
-        f->commit = f->item.result_commit ? strdup(f->item.result_commit) : NULL;
-        if (f->stage != STAGE_WORK && !run.verify && run.outcome && ledger_reason_is_over_budget(run.reason))
-                f->over_budget = strdup(run.reason);
-        if (f->stage != STAGE_IMPORT && (ledger_budget_doubt(m->ledger, f->run) < 0 || resume_mismatch(f) < 0)) {
-                (void) manager_fatal(m, -EIO, "take a run's budget, or what was found of it, up again");
+        if (resume_known(f, &run) < 0) {
+                (void) manager_fatal(m, -EIO, "take a run's budget, or what was found or decided of it, up again");
                 return;
         }
-        reason = flow_prepare(f, false);
+        reason = flow_prepare_again(f);
         alive = f->stage == STAGE_IMPORT ? import_alive : run_alive;
 
-        /* The import is done, its verification not begun: the same decision again. */
-        if (f->stage == STAGE_IMPORT && strcmp(f->item.stage, "verify") == 0) {
-                flow_end_run(f, "ok", "", NULL);
+        if (resume_ends(f, &run, reason, alive))
                 return;
-        }
-        if (f->stage != STAGE_IMPORT && run.outcome) {
-                end_as_told(f, &run);
-                return;
-        }
-        if (reason || f->mismatch) {
-                flow_end_run(f, "error", f->mismatch ?: reason, NULL);
-                return;
-        }
         if (alive) {
                 flow_set_state(f, FLOW_STARTING);
                 flow_confirm_started(f);
@@ -267,6 +366,7 @@ void flow_resume(Manager *m, const LedgerItem *item, bool run_alive, bool import
         }
 
         f->requeue = !run.started;
+        f->verify_again = f->requeue && f->stage == STAGE_VERIFY;
         if (run.started)
                 flow_end_lost(f, "anchor-run ended while the supervisor was away");
         else

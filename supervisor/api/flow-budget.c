@@ -48,8 +48,8 @@ static void take_host_budget(Flow *f) {
         f->capped = policy_budget_has_caps(&f->budget) || policy_budget_has_caps(&f->host_budget);
 }
 
-void flow_set_budget(Flow *f, const PolicyWorkflow *w) {
-        f->budget = w->budget;
+void flow_set_budget(Flow *f, const PolicyBudget *b) {
+        f->budget = *b;
         take_host_budget(f);
 }
 

@@ -4,8 +4,9 @@
  * Getting rid of a run's units. Stopping the run's slice stops every service in it, and with anchor-net@ the
  * sockets, which lie elsewhere. Then systemd is asked what is left, after every
  * change and five times a second, until nothing of the run is active, and what failed is reset, so that nothing of the run stays
- * loaded. What resists is killed: after ten seconds, or at once when an operator wants the run dead. The two that have something to do at the
- * end, the log of denials and the namespace's removal, get three and four seconds longer, which is more than they take.
+ * loaded. What resists is killed: after ten seconds, or at once when an operator wants the run dead. Those that have something to do at the
+ * end, the proxy and inject (what went over the last connections, what model calls used), the log of denials and the namespace's removal, get three and four seconds longer, which is more
+ * than they take (audit/notes.h).
  */
 
 #include <signal.h>
@@ -23,7 +24,7 @@ static const struct {
         const char *kind;
         uint64_t later_usec; /* than the others */
 } services[] = {
-        { "run" },    { "vm" },    { "proxy" }, { "inject" }, { "import" },
+        { "run" },    { "vm" },    { "proxy", 3 * 1000 * 1000 }, { "inject", 3 * 1000 * 1000 }, { "import" },
         { "check" },  { "probe" }, { "netlog", 3 * 1000 * 1000 }, { "net", 4 * 1000 * 1000 },
 };
 

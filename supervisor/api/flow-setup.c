@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 
-/* What a run needs before its units start, and what must be undone after: the specs, and the registrations with egressd and
- * secretd. An answer finds its flow by the run's id, so that one that comes too late finds nothing. */
+/* What a run needs before its units start, and what must be undone after: the plan (flow-plan.c), and the registrations with egressd and
+ * secretd. An answer finds its flow by the run's id, so that one that comes too late finds nothing, and a registration's by the number of the try as well. */
 
 #include <errno.h>
 #include <string.h>
@@ -15,7 +15,7 @@ enum { CA_GRACE_S = 900 };
 #define REGISTER_TIMEOUT_USEC (15 * USEC_PER_SEC)
 #define RELEASE_TIMEOUT_USEC (5 * USEC_PER_SEC)
 
-/* ---- specs ---- */
+/* ---- the plan ---- */
 
 static const char *keep_reason(const char *format, const char *a, const char *b) {
         static char reason[512];
@@ -27,58 +27,12 @@ static const char *keep_reason(const char *format, const char *a, const char *b)
         return reason;
 }
 
-static const char *prepare_accel(Flow *f) {
-        Accel accel;
-
-        if (accel_read(policy_host(f->manager->policy)->accel, &accel) < 0)
-                return keep_reason("the host's configuration asks for KVM, which does not work here: %s%s", accel.reason, "");
-
-        f->tcg = accel.tcg;
-        f->tcg_fallback = accel.fallback;
-        (void) snprintf(f->accel_reason, sizeof(f->accel_reason), "%s", accel.reason);
-        return NULL;
-}
-
-static const char *make_specs(Flow *f, const PolicyWorkflow *w, const json_t *harness, const json_t *manifest) {
-        _cleanup_json_ json_t *command = NULL;
-        SpecInput in = {
-                .run = f->run,
-                .item = f->item.id,
-                .verify = f->stage == STAGE_VERIFY,
-                .attempt = f->item.attempt,
-                .workflow = w,
-                .harness = harness,
-                .task = f->item.task,
-                .base = f->stage == STAGE_VERIFY ? f->commit : f->item.base,
-                .tcg = f->tcg,
-        };
-        json_t *spec = NULL, *vm_spec = NULL;
-
-        if (f->item.command && json_parse(f->item.command, strlen(f->item.command), &command, NULL) < 0)
-                return "the item's command cannot be read";
-        in.command = command;
-
-        if (spec_make_run(&in, &spec) < 0 || spec_make_vm(&in, manifest, &vm_spec) < 0) {
-                (void) json_unref(spec);
-                return "the run's specification cannot be made from its workflow";
-        }
-
-        (void) json_unref(f->spec);
-        (void) json_unref(f->vm_spec);
-        f->spec = spec;
-        f->vm_spec = vm_spec;
-        return NULL;
-}
-
-/* Templates come with the image, so another digest is another image's. What was leased just now is worked on with this one's; what an earlier life
- * began, or the verification of what was made with the other, is not. */
-static const char *check_template(Flow *f, const char *name, const char *digest, bool fresh) {
+/* Templates come with the image, so another digest is another image's. What was leased just now is worked on with this one's. */
+static const char *bind_template(Flow *f, const char *name, const char *digest) {
         int r;
 
         if (strcmp(digest, f->item.template_digest) == 0)
                 return NULL;
-        if (!fresh)
-                return keep_reason("template %s is not what it was when the item was leased; submit it again%s", name, "");
         log_notice("item %s: template %s is %.16s by now, not %.16s", f->item.id, name, digest, f->item.template_digest);
         r = ledger_item_rebind(f->manager->ledger, &f->item, digest);
         if (r < 0)
@@ -86,22 +40,20 @@ static const char *check_template(Flow *f, const char *name, const char *digest,
         return r == 0 ? NULL : "the item cannot be bound to another template";
 }
 
-const char *flow_prepare(Flow *f, bool fresh) {
+/* From policy, template and host as they are now. fresh: the item was leased just now, and must be what it was when it was submitted. */
+static const char *make_plan(Flow *f, bool fresh) {
         Manager *m = f->manager;
         _cleanup_json_ json_t *manifest = NULL;
         _cleanup_free_ char *why = NULL;
         const PolicyWorkflow *w;
         const json_t *harness = NULL;
         const char *reason = NULL;
+        Accel accel;
 
-        if (fresh && policy_host_reason(m->policy)) {
-                f->requeue = true; /* it was leased by what the file said before */
-                return keep_reason("host.json cannot be used: %s%s", policy_host_reason(m->policy), "");
-        }
         w = policy_find_workflow(m->policy, f->item.workflow, &reason);
         if (!w)
                 return keep_reason("workflow %s: %s", f->item.workflow, reason ?: "not usable");
-        if (strcmp(w->digest, f->item.workflow_digest) != 0)
+        if (fresh && strcmp(w->digest, f->item.workflow_digest) != 0)
                 return keep_reason("workflow %s is not what it was when the item was submitted (or something that it names changed); submit it again%s",
                                    f->item.workflow, "");
         if (w->harness) {
@@ -112,41 +64,91 @@ const char *flow_prepare(Flow *f, bool fresh) {
 
         if (template_load(w->template_name, &manifest, &why) < 0)
                 return keep_reason("%s%s", why ?: "the template cannot be read", "");
-        reason = check_template(f, w->template_name, json_string_value(json_object_get(manifest, "digest")), fresh);
+        reason = fresh ? bind_template(f, w->template_name, json_string_value(json_object_get(manifest, "digest"))) : NULL;
         if (reason)
                 return reason;
+        if (accel_read(policy_host(m->policy)->accel, &accel) < 0)
+                return keep_reason("the host's configuration asks for KVM, which does not work here: %s%s", accel.reason, "");
+        return flow_plan_make(f, w, harness, manifest, &accel);
+}
 
-        f->run_s = w->run_s;
-        f->output_bytes = w->output_bytes;
-        f->bundle_bytes = w->bundle_bytes;
-        f->has_verify = w->n_verify > 0;
-        flow_set_budget(f, w);
-        reason = prepare_accel(f);
-        return reason ?: make_specs(f, w, harness, manifest);
+const char *flow_prepare(Flow *f) {
+        Manager *m = f->manager;
+        _cleanup_free_ char *text = NULL;
+        const char *reason;
+        int r;
+
+        if (policy_host_reason(m->policy)) {
+                f->requeue = true; /* it was leased by what the file said before */
+                return keep_reason("host.json cannot be used: %s%s", policy_host_reason(m->policy), "");
+        }
+        reason = make_plan(f, true);
+        if (reason)
+                return reason;
+        text = json_canonical(f->plan);
+        r = text ? ledger_freeze(m->ledger, f->item.token, text) : -ENOMEM;
+        if (r < 0)
+                (void) manager_fatal(m, r, "keep what a run is made from");
+        return r == 0 ? flow_plan_take(f) : "what the run is made from cannot be kept";
+}
+
+const char *flow_prepare_again(Flow *f) {
+        Manager *m = f->manager;
+        _cleanup_free_ char *text = NULL;
+        const char *reason;
+        int r;
+
+        if (!f->plan) {
+                r = ledger_frozen(m->ledger, f->item.token, &text);
+                if (r == 0)
+                        r = json_parse(text, strlen(text), &f->plan, NULL);
+                if (r < 0) {
+                        (void) manager_fatal(m, r, "read what a run is made from");
+                        return "what the run is made from cannot be read";
+                }
+        }
+        if (!f->plan) {
+                reason = make_plan(f, false); /* it was leased by an anchord that kept none */
+                if (reason)
+                        return reason;
+        }
+        return flow_plan_take(f);
 }
 
 /* ---- registrations ---- */
 
 enum { ASKS_MAX = 5 };
 
-typedef struct Ask {
+struct FlowAsk {
+        FlowAsk *next;
         Manager *manager; /* borrowed */
         char run[ID_LENGTH + 1];
         bool release, egress;
         json_t *params;   /* ref */
+        unsigned try;     /* of a registration: which of its flow's */
         unsigned n;       /* how often it was asked */
-} Ask;
+};
 
-static Ask *ask_free(Ask *a) {
+static FlowAsk *ask_free(FlowAsk *a) {
         if (!a)
                 return NULL;
+        for (FlowAsk **p = &a->manager->flow_asks; *p; p = &(*p)->next)
+                if (*p == a) {
+                        *p = a->next;
+                        break;
+                }
         json_unref(a->params);
         free(a);
         return NULL;
 }
-DEFINE_CLEANUP(Ask *, ask_free)
+DEFINE_CLEANUP(FlowAsk *, ask_free)
 
-static int ask_send(Ask *a);
+void flow_asks_free(Manager *m) {
+        while (m->flow_asks)
+                (void) ask_free(m->flow_asks);
+}
+
+static int ask_send(FlowAsk *a);
 
 void flow_note_policies(Manager *m, const char *run, const json_t *digests) {
         int r;
@@ -159,9 +161,12 @@ void flow_note_policies(Manager *m, const char *run, const json_t *digests) {
 }
 
 static void on_answer(IpcClient *c, const char *error, json_t *params, bool more, void *userdata) {
-        _cleanup_(ask_freep) Ask *ask = userdata;
+        _cleanup_(ask_freep) FlowAsk *ask = userdata;
         Flow *f = flow_find_run(ask->manager, ask->run);
         const char *digest;
+
+        if (f && !ask->release && ask->try != f->register_try)
+                return; /* it was given up, and begun anew */
 
         /* The daemon starts anew, secretd with every change of a credential. Its socket is systemd's: who asks again waits for it, and for
          * the same run the answer is the same. */
@@ -191,7 +196,7 @@ static void on_answer(IpcClient *c, const char *error, json_t *params, bool more
         flow_on_registered(f, error, json_string_value(json_object_get(params, "reason")));
 }
 
-static int ask_send(Ask *a) {
+static int ask_send(FlowAsk *a) {
         a->n++;
         return ipc_client_call_async(a->egress ? a->manager->egress : a->manager->secret,
                                      a->egress ? (a->release ? "io.anchorhold.Egress.Release" : "io.anchorhold.Egress.Register")
@@ -200,7 +205,7 @@ static int ask_send(Ask *a) {
 }
 
 static int ask(Flow *f, bool egress, bool release, json_t *params) {
-        _cleanup_(ask_freep) Ask *a = NULL;
+        _cleanup_(ask_freep) FlowAsk *a = NULL;
         int r;
 
         if (!params)
@@ -210,8 +215,9 @@ static int ask(Flow *f, bool egress, bool release, json_t *params) {
                 json_decref(params);
                 return -ENOMEM;
         }
-        *a = (Ask) { .manager = f->manager, .egress = egress, .release = release, .params = params };
+        *a = (FlowAsk) { .next = f->manager->flow_asks, .manager = f->manager, .egress = egress, .release = release, .try = f->register_try, .params = params };
         memcpy(a->run, f->run, sizeof(a->run));
+        f->manager->flow_asks = a;
 
         r = ask_send(a);
         if (r < 0)
@@ -233,19 +239,28 @@ static char *upstream(const LedgerItem *item) {
         return text ? strdup(text) : NULL;
 }
 
+/* With secretd the first try counts, and another word while it works on that is a conflict: so this is computed once, for the wait as well. */
+static uint64_t expiry(Flow *f) {
+        uint64_t wait_usec = f->stage == STAGE_VERIFY ? f->manager->register_wait_usec : 0;
+
+        if (f->expires == 0)
+                f->expires = time_realtime() + wait_usec + (f->run_s + CA_GRACE_S) * USEC_PER_SEC;
+        return f->expires;
+}
+
 int flow_register(Flow *f) {
         _cleanup_free_ char *repository = upstream(&f->item);
         const char *stage = f->stage == STAGE_VERIFY ? "verify" : "work";
-        uint64_t expires = time_realtime() + (f->run_s + CA_GRACE_S) * USEC_PER_SEC;
         int r;
 
         f->pending = 0;
+        f->register_try++;
         r = ask(f, true, false, json_pack("{s:s, s:s, s:s}", "run", f->run, "workflow", f->item.workflow, "stage", stage));
         if (r < 0)
                 return r;
 
         return ask(f, false, false, json_pack("{s:s, s:s, s:s, s:I, s:s, s:s*}", "run", f->run, "workflow", f->item.workflow, "item", f->item.id,
-                                              "expires_usec", (json_int_t) expires, "stage", stage, "repository", repository));
+                                              "expires_usec", (json_int_t) expiry(f), "stage", stage, "repository", repository));
 }
 
 int flow_release(Flow *f) {

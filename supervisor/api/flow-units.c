@@ -15,11 +15,27 @@ static bool is_listener(const char *unit) {
         return suffix && strcmp(suffix, ".socket") == 0 && (unit_name_run(unit, "anchor-proxy", run) || unit_name_run(unit, "anchor-inject", run));
 }
 
+static unsigned listener_bit(const char *unit) {
+        char run[ID_LENGTH + 1];
+
+        return unit_name_run(unit, "anchor-proxy", run) ? 1 : 2;
+}
+
+/* They need the run's network, and go with it; what was told first is the cause then. */
+static bool cause_is_known(const Flow *f, const char *unit) {
+        return f->why[0] && strncmp(f->why, unit, strlen(unit)) != 0;
+}
+
+/* A run begins with both, or not at all. That one is inactive is said of it before it begins as well. */
 static void on_listener_ended(Flow *f, const char *unit, bool failed) {
         _cleanup_free_ char *reason = NULL;
 
-        if (f->state == FLOW_STARTING && failed) {
-                reason = text_format("%s failed: its program cannot be run", unit);
+        if (f->state == FLOW_STARTING && (failed || (f->listeners_begun & listener_bit(unit)))) {
+                if (cause_is_known(f, unit)) {
+                        flow_end_unstarted(f, "dependency");
+                        return;
+                }
+                reason = text_format("%s %s", unit, failed ? "failed: its program cannot be run" : "was stopped: nothing would go out through it");
                 flow_end_run(f, "error", reason ?: "a listener failed", NULL);
         } else if (f->state == FLOW_ACTIVE && strcmp(f->failed_unit, unit) != 0) {
                 (void) snprintf(f->failed_unit, sizeof(f->failed_unit), "%s", unit);
@@ -64,6 +80,8 @@ void flows_on_unit_changed(Manager *m, const char *unit, const char *active, con
         /* The job of what needs a unit fails as soon as that begins to stop: its last state would come too late. */
         if (f->state == FLOW_STARTING && why && !f->why[0] && (own ? ended : failed || strcmp(active, "deactivating") == 0))
                 (void) snprintf(f->why, sizeof(f->why), "%s%s%s", own ? "" : unit, own ? "" : ": ", why);
+        if (!ended && is_listener(unit))
+                f->listeners_begun |= listener_bit(unit);
         if (!flow_is_live(f) || !ended)
                 return;
 

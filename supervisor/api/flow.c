@@ -4,7 +4,8 @@
  * One item being worked on: a chain of runs (work, import of its result, verification), each of which
  * goes through the same states. A flow exists exactly while the item has a lease of this boot.
  *
- *   AUDITING     until everything that the ledger did for this run is durable with auditd, and policy was read for it
+ *   AUDITING     until everything that the ledger did for this run is durable with auditd, and policy was read for it; a verification that could
+ *                not be registered, for a reason that may pass or be mended, is here as well until that is tried again
  *   REGISTERING  egressd and secretd know the run
  *   STARTING     systemd starts anchor-run@ (or anchor-import@)
  *   ACTIVE       until the run says how it ended, its unit ends, time is up, or somebody stops it
@@ -17,7 +18,7 @@
  * and since there is nothing to approve it goes on to `closed` at once.
  *
  * At a crash: everything that a decision rests on is in the ledger before the decision's effect. Outcome of a run, result
- * commit and stage are there; so flow_resume() finds the place again, and every step may be done
+ * commit and stage are there, and, as notes of kinds of their own (ledger.h, flow-internal.h), what else was decided of the run; so flow_resume() finds the place again, and every step may be done
  * twice (registering is idempotent, starting a started unit is nothing, stopping a stopped one too).
  *
  * The state changes in flow_set_state() only, and each state but AUDITING's wait for auditd has a timer.
@@ -82,6 +83,10 @@ const char *flow_stage(const Flow *f) {
 
 const char *flow_state_name(const Flow *f) {
         return states[f->state].name;
+}
+
+bool flow_is_waiting(const Flow *f) {
+        return f->register_waits && (f->state == FLOW_AUDITING || f->state == FLOW_REGISTERING);
 }
 
 bool flow_is_stopping(const Flow *f) {
@@ -164,6 +169,7 @@ Flow *flow_free(Flow *f) {
         f->start_timer = sd_event_source_disable_unref(f->start_timer);
         f->cleanup_timer = sd_event_source_disable_unref(f->cleanup_timer);
         ledger_item_done(&f->item);
+        (void) json_unref(f->plan);
         (void) json_unref(f->spec);
         (void) json_unref(f->vm_spec);
         (void) json_unref(f->facts);
@@ -174,6 +180,8 @@ Flow *flow_free(Flow *f) {
         free(f->over_budget);
         free(f->gone);
         free(f->mismatch);
+        free(f->handed_back);
+        free(f->refused);
         free(f);
         return NULL;
 }
@@ -259,6 +267,15 @@ static char *reason_of(const Flow *f, const char *reason) {
         return f->stop ? text_format("%s; %s", reason, f->mismatch) : strdup(f->mismatch);
 }
 
+/* A run that ends without success keeps its item's attempt if that is not the item's fault. Is that so, it is in the ledger before the outcome, which by
+ * itself is an operator's stop, or costs an attempt. */
+static int keep_hand_back(Flow *f, const char *outcome) {
+        if (!f->requeue || f->handed_back || f->mismatch || f->stop || strcmp(outcome, "ok") == 0)
+                return 0;
+        f->handed_back = strdup(f->reason);
+        return f->handed_back ? manager_keep(f->manager, f->item.id, f->run, NOTE_HANDED_BACK, f->handed_back) : -ENOMEM;
+}
+
 /* Records how the run ended, once, and begins to clean up. */
 void flow_end_run(Flow *f, const char *outcome, const char *reason, const json_t *facts) {
         Manager *m = f->manager;
@@ -284,6 +301,11 @@ void flow_end_run(Flow *f, const char *outcome, const char *reason, const json_t
                 return;
         }
 
+        r = keep_hand_back(f, outcome);
+        if (r < 0) {
+                (void) manager_fatal(m, r, "record that a run is handed back");
+                return;
+        }
         if (f->stage != STAGE_IMPORT) {
                 text = facts ? json_canonical(facts) : NULL;
                 r = ledger_run_finish(m->ledger, f->run, outcome, f->reason, text);
@@ -293,7 +315,7 @@ void flow_end_run(Flow *f, const char *outcome, const char *reason, const json_t
                 }
                 outbox_kick(m);
         }
-        if (strcmp(outcome, "ok") != 0)
+        if (!f->handed_back && strcmp(outcome, "ok") != 0)
                 manager_note(m, f->item.id, f->run, strcmp(outcome, "stopped") == 0 ? "run.stopped" : "run.failed", "%s", f->reason);
 
         flow_set_state(f, FLOW_CLEANING);
@@ -314,7 +336,7 @@ static int flow_on_timeout(sd_event_source *source, uint64_t usec, void *userdat
                 flow_on_released(f);
                 break;
         case FLOW_REGISTERING:
-                flow_end_run(f, "error", "egressd or secretd did not answer the registration", NULL);
+                flow_on_unregistered(f);
                 break;
         case FLOW_STARTING:
                 flow_end_run(f, "error", f->stage == STAGE_IMPORT ? "anchor-import did not start in time" : "anchor-run did not start in time", NULL);
@@ -328,15 +350,27 @@ static int flow_on_timeout(sd_event_source *source, uint64_t usec, void *userdat
         return 0;
 }
 
-void flow_stop(Flow *f, const char *reason) {
+int flow_stop(Flow *f, const char *reason) {
+        bool ended = f->state == FLOW_CLEANING || f->state == FLOW_RELEASING;
+        _cleanup_free_ char *text = NULL;
+        int r;
+
         if (!f->stop) {
+                text = strdup(reason ?: "stopped by an operator");
+                if (!text)
+                        return -ENOMEM;
+                /* of a run that goes on, the outcome will say it: now */
+                r = ended || f->stage == STAGE_IMPORT ? manager_keep(f->manager, f->item.id, f->run, NOTE_STOP, text) : 0;
+                if (r < 0)
+                        return r;
                 f->stop = true;
-                f->stop_reason = strdup(reason ?: "stopped by an operator");
+                f->stop_reason = TAKE_PTR(text);
         }
         if (f->state == FLOW_CLEANING)
                 flow_cleanup_kill(f);
         else
                 flow_end_run(f, "stopped", f->stop_reason, NULL);
+        return 0;
 }
 
 void flow_hand_back(Flow *f, const char *reason) {
@@ -434,6 +468,10 @@ static void flow_next(Flow *f) {
         if (strcmp(f->outcome, "ok") != 0) {
                 _cleanup_free_ char *reason = NULL;
 
+                if (f->verify_again && !f->mismatch) {
+                        flow_begin_verify(f); /* what it verifies is there already */
+                        return;
+                }
                 if (f->requeue && !f->mismatch) {
                         (void) flow_transition(f, (LedgerChange) { .to = ITEM_QUEUED, .stage = "work", .reason = f->reason });
                         flow_end(f);
@@ -547,12 +585,7 @@ int flow_on_mismatch(Flow *f, const char *text) {
         if (f->mismatch)
                 return 0;
         r = flow_keep_mismatch(f, text);
-        if (r < 0)
-                return r;
-
-        /* the next life reads it from there */
-        manager_note(f->manager, f->item.id, f->run, NOTE_MISMATCH, "%s", text);
-        return 0;
+        return r < 0 ? r : manager_keep(f->manager, f->item.id, f->run, NOTE_MISMATCH, text);
 }
 
 const char *flow_mismatch(const Flow *f) {

@@ -36,9 +36,11 @@ enum {
 };
 
 typedef struct Ending Ending;
+typedef struct FlowAsk FlowAsk;
 typedef struct Flow Flow;
 typedef struct Follower Follower;
 typedef struct OpenLog OpenLog;
+typedef struct OperatorWait OperatorWait;
 typedef struct OutboxFlight OutboxFlight;
 typedef struct PolicyReader PolicyReader;
 typedef struct PolicyReading PolicyReading;
@@ -89,11 +91,15 @@ struct Manager {
         sd_event_source *warden_file; /* owned */
         Flow *flows;
         size_t n_flows;
+        FlowAsk *flow_asks;            /* what egressd and secretd were asked for runs */
         Ending *endings;               /* of runs, that wait for files or for systemd */
         Follower *followers;
         size_t n_followers;
         OpenLog *logs;
         StopAll *stop_alls;
+        OperatorWait *operator_waits;  /* calls that came before `settled` */
+        uint64_t settle_wait_usec;     /* so long each of them waits */
+        uint64_t register_again_usec, register_wait_usec; /* how often, and how long, a verification is to be registered that was refused */
         Revocation *revocation;
         uint64_t revocation_start_usec; /* so long systemd may take to start its unit */
 
@@ -144,6 +150,8 @@ void manager_tell(Manager *m, const char *item);
 /* A note in ledger and events. run may be NULL. */
 void manager_note(Manager *m, const char *item, const char *run, const char *kind, const char *format, ...)
         __attribute__((__format__(__printf__, 5, 6)));
+/* The same, of something that the next life must know: 0, and it is in the ledger; negative, and it is not, and anchord ends. */
+int manager_keep(Manager *m, const char *item, const char *run, const char *kind, const char *text);
 /* The database is damaged or full: nothing more may be decided. Ends the loop. */
 int manager_fatal(Manager *m, int error, const char *what);
 
@@ -208,10 +216,13 @@ void flows_on_audited(Manager *m);
 /* why: how a service ended, may be NULL */
 void flows_on_unit_changed(Manager *m, const char *unit, const char *active, const char *why);
 void flows_on_unit_job(Manager *m, const char *unit, uint32_t job, bool queued);
-void flow_stop(Flow *f, const char *reason);
+/* An operator wants it dead, and its item cancelled: that is in the ledger when this returns 0. Negative: anchord ends. */
+int flow_stop(Flow *f, const char *reason);
 /* Ends the run under way, and queues the item again with its attempt kept; nothing if the run has ended by itself. */
 void flow_hand_back(Flow *f, const char *reason);
 Flow *flow_free(Flow *f);
+/* When nobody can answer them any more. */
+void flow_asks_free(Manager *m);
 
 Flow *flow_next_of(Flow *f); /* iteration over m->flows */
 const char *flow_item(const Flow *f);
@@ -220,6 +231,8 @@ const char *flow_run(const Flow *f);
 int64_t flow_token(const Flow *f);
 const char *flow_stage(const Flow *f); /* "work", "import", "verify" */
 const char *flow_state_name(const Flow *f);
+/* A verification that could not be registered, and is tried again: meanwhile nothing of it runs. */
+bool flow_is_waiting(const Flow *f);
 bool flow_is_stopping(const Flow *f);
 json_t *flow_spec(const Flow *f);    /* borrowed; NULL if it cannot be made */
 json_t *flow_vm_spec(const Flow *f); /* the same */
@@ -346,11 +359,20 @@ void followers_free(Manager *m);
 /* After the store: no copy comes back to one of them. */
 void endings_free(Manager *m);
 
-/* ---- operator-api.c, run-api.c ---- */
+/* ---- operator-api.c ---- */
 
 extern const IpcMethod operator_methods[];
-extern const IpcMethod run_methods[];
 void stop_alls_check(Manager *m);
 void stop_alls_free(Manager *m);
+
+/* ---- operator-wait.c ---- */
+
+/* All is settled: what waited for that is handled now. */
+void operator_waits_go(Manager *m);
+void operator_waits_free(Manager *m);
+
+/* ---- run-api.c ---- */
+
+extern const IpcMethod run_methods[];
 int run_api_credential(const Peer *peer, const char *id, char **ret_blob, size_t *ret_size, void *userdata);
 void run_api_credential_denied(const Peer *peer, const char *claimed, const char *reason, void *userdata);

@@ -4,7 +4,7 @@
  * anchord's context. It owns every object and the order in which they come to life: policy and ledger
  * first, then the ways to the other daemons and to systemd, then the sockets; operators are served from the
  * beginning, but nothing is leased before what an earlier life left behind is settled. What the units of a run ask waits until then: before,
- * their run would be none that is known.
+ * their run would be none that is known. So does what operators want done to runs and items (operator-wait.c).
  *
  * A change of an item goes through manager_transition() alone: the ledger decides, and with it, in one
  * transaction, history and audit outbox; the event log follows. If anchord dies in between, the log lacks that
@@ -24,6 +24,10 @@
 #include "api/manager-internal.h"
 #include "util/json.h"
 #include "util/log.h"
+
+#define SETTLE_WAIT_USEC (60 * USEC_PER_SEC) /* longer than systemd may take to list its units, less than anchorctl waits */
+#define REGISTER_AGAIN_USEC (10 * USEC_PER_SEC)
+#define REGISTER_WAIT_USEC (3600 * USEC_PER_SEC) /* for somebody who mends a file of policy */
 
 struct OpenLog {
         OpenLog *next;
@@ -167,10 +171,21 @@ void manager_tell(Manager *m, const char *item) {
                 catch_up(m, l);
 }
 
+int manager_keep(Manager *m, const char *item, const char *run, const char *kind, const char *text) {
+        int r;
+
+        log_notice("%s: %s: %s", item, kind, text);
+        r = ledger_add_note(m->ledger, item, run, kind, text);
+        if (r < 0)
+                return manager_fatal(m, r, "write a note");
+        manager_tell(m, item);
+        return 0;
+}
+
 void manager_note(Manager *m, const char *item, const char *run, const char *kind, const char *format, ...) {
         _cleanup_free_ char *text = NULL;
         va_list ap;
-        int n, r;
+        int n;
 
         va_start(ap, format);
         n = vasprintf(&text, format, ap);
@@ -179,14 +194,7 @@ void manager_note(Manager *m, const char *item, const char *run, const char *kin
                 text = NULL;
                 return;
         }
-
-        log_notice("%s: %s: %s", item, kind, text);
-        r = ledger_add_note(m->ledger, item, run, kind, text);
-        if (r < 0) {
-                (void) manager_fatal(m, r, "write a note");
-                return;
-        }
-        manager_tell(m, item);
+        (void) manager_keep(m, item, run, kind, text);
 }
 
 /* ---- changes of items ---- */
@@ -267,6 +275,9 @@ int manager_new(Manager **ret, sd_event *event) {
         if (!m)
                 return -ENOMEM;
         m->event = sd_event_ref(event);
+        m->settle_wait_usec = SETTLE_WAIT_USEC;
+        m->register_again_usec = REGISTER_AGAIN_USEC;
+        m->register_wait_usec = REGISTER_WAIT_USEC;
         for (EnforcerId id = 0; id < _ENFORCER_MAX; id++)
                 (void) snprintf(m->enforcers[id].reason, sizeof(m->enforcers[id].reason), "%s was not asked yet", enforcer_name(id));
 
@@ -283,6 +294,7 @@ Manager *manager_free(Manager *m) {
         if (!m)
                 return NULL;
 
+        operator_waits_free(m);
         stop_alls_free(m);
         prune_free(m);
         followers_free(m);
@@ -296,6 +308,7 @@ Manager *manager_free(Manager *m) {
         m->secret = ipc_client_free(m->secret);
         m->egress_ping = ipc_client_free(m->egress_ping);
         m->secret_ping = ipc_client_free(m->secret_ping);
+        flow_asks_free(m);
         revocations_free(m);
         m->audit = audit_client_free(m->audit);
         while (m->logs) {

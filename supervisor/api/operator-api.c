@@ -269,6 +269,8 @@ static int on_stop(IpcCall *call, json_t *params, void *userdata) {
 
         if (!item)
                 return 0;
+        if (!m->settled)
+                return operator_wait(m, call, params, on_stop);
         if (!reason)
                 return -ENOMEM;
         r = ledger_get(m->ledger, item, &found);
@@ -279,8 +281,8 @@ static int on_stop(IpcCall *call, json_t *params, void *userdata) {
 
         f = flow_find_item(m, item);
         if (f) {
-                flow_stop(f, reason);
-                return ipc_call_reply(call, NULL);
+                r = flow_stop(f, reason);
+                return r < 0 ? r : ipc_call_reply(call, NULL);
         }
 
         r = manager_transition(m, &(LedgerChange) {
@@ -346,37 +348,47 @@ static int set_hold(Manager *m, IpcCall *call, bool on, const char *reason) {
         return 0;
 }
 
-static int on_stop_all(IpcCall *call, json_t *params, void *userdata) {
+static int stop_all(IpcCall *call, json_t *params, void *userdata) {
         Manager *m = userdata;
         _cleanup_free_ char *reason = stop_reason(call, params);
+        _cleanup_json_ json_t *items = json_array();
         StopAll *s;
-        int r;
+        int r = 0;
 
-        if (!reason)
+        if (!reason || !items)
                 return -ENOMEM;
-        if (json_is_true(json_object_get(params, "hold"))) {
-                r = set_hold(m, call, true, reason);
-                if (r < 0)
-                        return r;
+        for (Flow *f = m->flows, *next; f && r >= 0; f = next) {
+                next = flow_next_of(f);
+                (void) json_array_append_new(items, json_string(flow_item(f)));
+                r = flow_stop(f, reason);
         }
+        if (r < 0)
+                return r;
 
         s = calloc(1, sizeof(*s));
         if (!s)
                 return -ENOMEM;
-        *s = (StopAll) { .next = m->stop_alls, .manager = m, .call = ipc_call_ref(call), .items = json_array() };
+        *s = (StopAll) { .next = m->stop_alls, .manager = m, .call = ipc_call_ref(call), .items = TAKE_PTR(items) };
         m->stop_alls = s;
-
-        for (Flow *f = m->flows, *next; f; f = next) {
-                next = flow_next_of(f);
-                (void) json_array_append_new(s->items, json_string(flow_item(f)));
-                flow_stop(f, reason);
-        }
-
         if (sd_event_add_time_relative(m->event, &s->timer, CLOCK_MONOTONIC, STOP_ALL_WAIT_USEC, 0, on_stop_all_timeout, s) < 0)
                 stop_all_answer(s);
         else
                 stop_alls_check(m);
         return 0;
+}
+
+static int on_stop_all(IpcCall *call, json_t *params, void *userdata) {
+        Manager *m = userdata;
+
+        if (json_is_true(json_object_get(params, "hold"))) {
+                _cleanup_free_ char *reason = stop_reason(call, params);
+                int r;
+
+                r = reason ? set_hold(m, call, true, reason) : -ENOMEM;
+                if (r < 0)
+                        return r;
+        }
+        return m->settled ? stop_all(call, params, m) : operator_wait(m, call, params, stop_all);
 }
 
 static int on_hold(IpcCall *call, json_t *params, void *userdata) {
@@ -430,6 +442,14 @@ static json_t *status_runs(Manager *m) {
         return array;
 }
 
+static json_int_t status_waiting(Manager *m) {
+        json_int_t n = 0;
+
+        for (Flow *f = m->flows; f; f = flow_next_of(f))
+                n += flow_is_waiting(f);
+        return n;
+}
+
 static int on_status(IpcCall *call, json_t *params, void *userdata) {
         Manager *m = userdata;
         _cleanup_json_ json_t *counts = NULL;
@@ -450,12 +470,13 @@ static int on_status(IpcCall *call, json_t *params, void *userdata) {
         (void) accel_read(configured, &accel);
 
         return ipc_call_reply(call, json_pack(
-                "{s:b, s:b, s:s?, s:o, s:o, s:o, s:s?, s:O, s:o, s:{s:s, s:s?, s:s?}, s:o, s:o, s:I, s:s, s:I}",
+                "{s:b, s:b, s:s?, s:o, s:o, s:o, s:s?, s:O, s:o, s:{s:s, s:s?, s:s?}, s:o, s:o, s:I, s:I, s:I, s:s, s:I}",
                 "ready", m->settled, "hold", held, "hold_reason", held ? why : NULL, "drain", drain_status(m), "site_policy", site_policy_status(m),
                 "space", space_status(m), "host_problem", policy_host_reason(m->policy), "counts", counts, "enforcers", status_enforcers(m),
                 "accelerator", "configured", configured, "accel", accel.known ? (accel.tcg ? "tcg" : "kvm") : NULL,
                 "reason", accel.reason[0] ? accel.reason : NULL,
-                "templates", status_templates(m), "runs", status_runs(m), "audit_waiting", (json_int_t) waiting,
+                "templates", status_templates(m), "runs", status_runs(m), "max_runs", (json_int_t) policy_host(m->policy)->max_runs,
+                "verify_waiting", status_waiting(m), "audit_waiting", (json_int_t) waiting,
                 "policy", m->policy_digest, "policy_findings", (json_int_t) m->n_findings));
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 #pragma once
 
-/* Shared by operator-api.c and operator-submit.c. */
+/* Shared by the files that answer operators. */
 
 #include "api/manager-internal.h"
 
@@ -15,5 +15,12 @@ static inline int operator_bad_input(IpcCall *call, const char *pointer, const c
 
 /* So much of a reason that somebody gave is kept. */
 enum { OPERATOR_REASON_MAX = 1024 };
+
+/* ---- operator-wait.c ---- */
+
+/* The call is handled once anchord has settled, or refused if that takes too long. */
+int operator_wait(Manager *m, IpcCall *call, json_t *params, IpcHandler handler);
+
+/* ---- operator-submit.c ---- */
 
 int operator_on_submit(IpcCall *call, json_t *params, void *userdata);

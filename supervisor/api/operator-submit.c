@@ -60,6 +60,7 @@ static const char *reason_of(int r) {
 /* The seed is on disk (or none is needed): the item comes into being. */
 static void submit_complete(Submitting *submitting, int error) {
         _cleanup_(submitting_freep) Submitting *s = submitting;
+        _cleanup_item_ LedgerItem duplicate = {};
         Manager *m = s->manager;
         char actor[64];
         int r;
@@ -96,11 +97,12 @@ static void submit_complete(Submitting *submitting, int error) {
         if (r == 0) {
                 (void) manager_transition(m, &(LedgerChange) { .item = s->item, .revision = 1, .to = ITEM_QUEUED, .actor = "anchord" });
         } else {
+                (void) ledger_get(m->ledger, s->item, &duplicate);
                 manager_tell(m, s->item);
                 manager_close_log(m, s->item);
         }
         outbox_kick(m);
-        (void) ipc_call_reply(s->call, json_pack("{s:s}", "item", s->item));
+        (void) ipc_call_reply(s->call, json_pack("{s:s, s:s*, s:s*}", "item", s->item, "state", r == 0 ? NULL : "duplicate", "reason", duplicate.reason));
 }
 
 static void on_seed_stored(int r, void *userdata) {
@@ -331,6 +333,8 @@ int operator_on_submit(IpcCall *call, json_t *params, void *userdata) {
         Asked *a;
         int r;
 
+        if (!m->settled)
+                return operator_wait(m, call, params, operator_on_submit);
         r = ledger_outbox_count(m->ledger, &waiting);
         if (r < 0)
                 return manager_fatal(m, r, "count the audit outbox");

@@ -374,7 +374,7 @@ int prune_on_prune(IpcCall *call, json_t *params, void *userdata) {
         if (age && !json_is_null(age) && (!json_is_integer(age) || json_integer_value(age) < 0 || json_integer_value(age) > AGE_MAX_S))
                 return operator_bad_input(call, "/age_s", "must be between 0 and a hundred years, in seconds");
         if (!m->settled)
-                return ipc_call_refuse(call, "Unavailable", "anchord has not yet settled what an earlier life left; try again in a moment");
+                return operator_wait(m, call, params, prune_on_prune);
 
         a = malloc(sizeof(*a));
         if (!a)

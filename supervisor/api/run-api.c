@@ -11,6 +11,8 @@
 
 #include "api/run-api-internal.h"
 #include "api/spec.h"
+#include "ledger/ledger-budget.h"
+#include "ledger/usage-limits.h"
 #include "util/json.h"
 #include "util/log.h"
 
@@ -19,6 +21,8 @@ enum {
         FACTS_MAX = 256 * 1024,
         FACTS_DEPTH_MAX = 32,              /* varlink carries four times that, and facts are shown within something else */
         EVENTS_MAX_BYTES = 8 * 1024 * 1024, /* of one run */
+        CALL_MAX = 64,
+        CALLS_MAX = 200 * 1000, /* model calls of one run that are told apart */
         EVENT_COST = 1024,                 /* of each beside its data: rows, lines, records */
 };
 
@@ -284,6 +288,21 @@ static int on_output(IpcCall *call, json_t *params, void *userdata) {
         return ipc_call_reply(call, NULL);
 }
 
+/* A row for each call is kept for ever; one inject must not fill the disk with them. 0: one too many, and said so. */
+static int may_count(Manager *m, Flow *f) {
+        int64_t calls;
+        int r;
+
+        r = ledger_count_calls(m->ledger, flow_run(f), &calls);
+        if (r < 0)
+                return manager_fatal(m, r, "count model calls");
+        if (calls < CALLS_MAX)
+                return 1;
+        if (flow_take_flag(f))
+                manager_note(m, flow_item(f), flow_run(f), "usage.limit", "the run reports more than %d model calls; the rest is not counted", CALLS_MAX);
+        return 0;
+}
+
 static int on_add_usage(IpcCall *call, json_t *params, void *userdata) {
         Manager *m = userdata;
         Flow *f = run_api_flow(m, call);
@@ -291,19 +310,25 @@ static int on_add_usage(IpcCall *call, json_t *params, void *userdata) {
         LedgerUsage u = { .call = run_api_get(params, "call") };
         const struct {
                 const char *key;
-                int64_t *to;
+                int64_t *to, max;
         } numbers[] = {
-                { "input_tokens", &u.input_tokens }, { "output_tokens", &u.output_tokens },
-                { "cache_read_tokens", &u.cache_read_tokens }, { "cache_write_tokens", &u.cache_write_tokens },
-                { "cost_microusd", &u.cost_microusd }, { "status", &u.status }, { "latency_us", &u.latency_us },
+                { "input_tokens", &u.input_tokens, USAGE_TOKENS_MAX },
+                { "output_tokens", &u.output_tokens, USAGE_TOKENS_MAX },
+                { "cache_read_tokens", &u.cache_read_tokens, USAGE_TOKENS_MAX },
+                { "cache_write_tokens", &u.cache_write_tokens, USAGE_TOKENS_MAX },
+                { "cost_microusd", &u.cost_microusd, USAGE_COST_MAX },
+                { "status", &u.status, 999 },
+                { "latency_us", &u.latency_us, 1LL << 40 },
         };
         int r;
 
         if (!f)
                 return run_api_no_run(call);
+        if (!u.call || !*u.call || strlen(u.call) > CALL_MAX)
+                return run_api_bad_input(call, "/call", "1 to 64 characters");
         for (size_t i = 0; i < ELEMENTSOF(numbers); i++) {
                 *numbers[i].to = json_integer_value(json_object_get(params, numbers[i].key));
-                if (*numbers[i].to < 0 || *numbers[i].to > (1LL << 40))
+                if (*numbers[i].to < 0 || *numbers[i].to > numbers[i].max)
                         return run_api_bad_input(call, "/", "a number out of range");
         }
 
@@ -319,6 +344,9 @@ static int on_add_usage(IpcCall *call, json_t *params, void *userdata) {
         u.prices_version = version;
         u.estimated = json_is_true(json_object_get(params, "estimated"));
 
+        r = may_count(m, f);
+        if (r <= 0)
+                return r < 0 ? r : ipc_call_reply(call, NULL);
         r = ledger_add_usage(m->ledger, flow_run(f), &u);
         if (r < 0)
                 return manager_fatal(m, r, "record usage");

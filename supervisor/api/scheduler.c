@@ -329,6 +329,7 @@ static void on_units_listed(int r, const UnitState *units, size_t n, void *userd
         m->settled = true;
         (void) sd_notifyf(false, "READY=1\nSTATUS=%zu runs taken up again.", m->n_flows);
         log_info("ready, %zu runs taken up again", m->n_flows);
+        operator_waits_go(m);
         outbox_kick(m);
         sweep(m);
         scheduler_kick(m);

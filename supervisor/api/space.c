@@ -109,6 +109,13 @@ static uint64_t disk_of(Manager *m, const char *workflow) {
         return w ? w->disk_mib * MIB : 0;
 }
 
+/* What runs has the disk that it was made with, whatever its workflow says by now. */
+static uint64_t disk_of_flow(Manager *m, const Flow *f) {
+        const json_t *vm = flow_vm_spec(f);
+
+        return vm ? (uint64_t) json_integer_value(json_object_get(vm, "disk_mib")) * MIB : disk_of(m, flow_workflow(f));
+}
+
 /* The disks of all microVMs, as large as they may become. */
 static bool scratch_admits(Manager *m) {
         uint64_t max = policy_amount_smallest(&policy_host(m->policy)->space.scratch, m->space.total), used = 0, more;
@@ -117,7 +124,7 @@ static bool scratch_admits(Manager *m) {
         if (max == UINT64_MAX || ledger_peek_next(m->ledger, time_realtime(), &next) != 0)
                 return true;
         for (Flow *f = m->flows; f; f = flow_next_of(f))
-                used += disk_of(m, flow_workflow(f));
+                used += disk_of_flow(m, f);
         more = disk_of(m, next.workflow);
         if (used + more <= max)
                 return true;

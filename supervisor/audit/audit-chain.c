@@ -18,6 +18,9 @@
  * Then the signed checkpoints: each that lies within the log must fit; the newest tells where the log began and how far it
  * went when it was signed. A log that begins later than the newest fitting checkpoint says was cut at its head, one that begins where it
  * says was vacuumed.
+ *
+ * Then the end, which no record tells: what auditd says that the journal keeps, the hash that somebody noted, and of an exported file the line that
+ * closes it. A file without that line is good only as far as such a noted hash.
  */
 #include "audit/audit-chain.h"
 
@@ -51,6 +54,9 @@ struct AuditChain {
         Signed *checkpoints;     /* owned */
         size_t n_checkpoints, checkpoints_allocated;
         AuditHead kept;
+        const char *head;        /* borrowed; NULL: nobody noted one */
+        AuditClosing closing;    /* records 0: there is none */
+        bool exported;
 };
 
 int audit_chain_new(AuditChain **ret) {
@@ -100,6 +106,15 @@ int audit_chain_add_checkpoint(AuditChain *c, const AuditCheckpoint *checkpoint)
 
 void audit_chain_set_kept(AuditChain *c, const AuditHead *kept) {
         c->kept = *kept;
+}
+
+void audit_chain_set_closing(AuditChain *c, const AuditClosing *closing) {
+        c->exported = true;
+        c->closing = closing ? *closing : (AuditClosing) {};
+}
+
+void audit_chain_set_head(AuditChain *c, const char *hash) {
+        c->head = hash;
 }
 
 /* audit.checkpoint carries the line that was signed. One that does not is no checkpoint, whatever it is. */
@@ -314,6 +329,8 @@ static int judge_checkpoint(AuditChain *c, const AuditKey *key, const Signed *s,
                                       N(p->head.seq), p->time);
         if (p->head.seq < r->first_seq)
                 return 0;
+        if (p->head.seq > r->last_seq && r->closed && strcmp(p->time, r->closed_time) >= 0)
+                return 0; /* the log went on after the export */
         if (p->head.seq > r->last_seq)
                 return report_finding(r, AUDIT_CUT, r->last_seq + 1, "The log ends at record %llu, but record %llu was signed at %s.",
                                       N(r->last_seq), N(p->head.seq), p->time);
@@ -322,6 +339,8 @@ static int judge_checkpoint(AuditChain *c, const AuditKey *key, const Signed *s,
                                       N(p->head.seq), p->time);
 
         r->checkpoints++;
+        if (p->head.seq > r->signed_seq)
+                r->signed_seq = p->head.seq;
         return 0;
 }
 
@@ -347,6 +366,82 @@ static int judge_checkpoints(AuditChain *c, const AuditKey *key, AuditVerifyRepo
         return 0;
 }
 
+/* Does auditd's head follow from what is there? */
+static int judge_kept(AuditChain *c, AuditVerifyReport *r) {
+        const AuditHead *kept = &c->kept;
+
+        r->head_asked = kept->seq > 0;
+        if (kept->seq > r->last_seq)
+                return report_finding(r, AUDIT_CUT, r->last_seq + 1, "The log ends at record %llu, but auditd had read back record %llu.", N(r->last_seq),
+                                      N(kept->seq));
+        if (kept->seq >= r->first_seq && kept->seq > 0 && memcmp(c->notes[kept->seq - r->first_seq].hash, kept->hash, AUDIT_HASH_SIZE) != 0)
+                return report_finding(r, AUDIT_ALTERED, kept->seq, "Record %llu has not the hash that auditd wrote: the log was written anew.", N(kept->seq));
+        return 0;
+}
+
+static int judge_head(AuditChain *c, AuditVerifyReport *r) {
+        char hash[HEX_SHA256_SIZE];
+
+        for (size_t i = r->records; i-- > 0;) {
+                text_hex(c->notes[i].hash, AUDIT_HASH_SIZE, hash);
+                if (strncmp(hash, c->head, strlen(c->head)) == 0) {
+                        r->head_seq = c->notes[i].seq;
+                        return 0;
+                }
+        }
+
+        return report_finding(r, AUDIT_CUT, r->last_seq + 1, "No record has the hash %s: the log ends at record %llu, before that one, or is another log.", c->head,
+                              N(r->last_seq));
+}
+
+/* Before the checkpoints, for it says until when they count. */
+static int judge_closing(AuditChain *c, const AuditKey *key, AuditVerifyReport *r) {
+        const AuditClosing *e = &c->closing;
+        int k;
+
+        if (!c->exported || e->records == 0)
+                return 0;
+        k = key ? audit_closing_verify(key, e) : 1;
+        if (k < 0)
+                return k;
+        if (k == 0)
+                return report_finding(r, AUDIT_CHECKPOINT, 0, "The closing line, of %s, is not signed with this key.", e->time);
+        if (e->first_seq < r->first_seq)
+                return report_finding(r, AUDIT_REMOVED, e->first_seq, "The file begins with record %llu, but its closing line says that it began with record %llu.",
+                                      N(r->first_seq), N(e->first_seq));
+        if (e->head.seq > r->last_seq)
+                return report_finding(r, AUDIT_CUT, r->last_seq + 1, "The file ends at record %llu, but its closing line names record %llu as the last.",
+                                      N(r->last_seq), N(e->head.seq));
+        if (e->head.seq < r->last_seq)
+                return report_finding(r, AUDIT_FORGED, e->head.seq + 1, "The closing line names record %llu as the last.", N(e->head.seq));
+        if (memcmp(c->notes[r->records - 1].hash, e->head.hash, AUDIT_HASH_SIZE) != 0)
+                return report_finding(r, AUDIT_ALTERED, r->last_seq, "Record %llu has not the hash that the closing line names.", N(r->last_seq));
+        if (e->first_seq != r->first_seq || e->records != c->n_notes)
+                return report_finding(r, AUDIT_CUT, 0, "The closing line counts %llu entries from record %llu on, but %llu from record %llu on are there.",
+                                      N(e->records), N(e->first_seq), N(c->n_notes), N(r->first_seq));
+
+        r->closed = true;
+        r->closing_checked = key;
+        memcpy(r->closed_time, e->time, TIME_TEXT_SIZE);
+        return 0;
+}
+
+static int judge_ends(AuditChain *c, const AuditKey *key, AuditVerifyReport *r) {
+        int k;
+
+        k = judge_closing(c, key, r);
+        if (k == 0 && key)
+                k = judge_checkpoints(c, key, r);
+        if (k == 0)
+                k = judge_kept(c, r);
+        if (k == 0 && c->head)
+                k = judge_head(c, r);
+        if (k == 0 && c->exported && !r->closed && !c->head)
+                k = report_finding(r, AUDIT_UNCLOSED, 0, "The file ends without its closing line: records at its end, after record %llu, may be missing.",
+                                   N(r->last_seq));
+        return k;
+}
+
 int audit_chain_judge(AuditChain *c, const AuditKey *key, AuditVerifyReport *ret) {
         AuditVerifyReport r = { .reason = strdup("") };
         int k;
@@ -355,14 +450,13 @@ int audit_chain_judge(AuditChain *c, const AuditKey *key, AuditVerifyReport *ret
                 return -ENOMEM;
 
         if (c->n_notes == 0)
-                k = c->n_checkpoints > 0 || c->kept.seq > 0 ? report_finding(&r, AUDIT_EMPTY, 0, "There is no record at all.") : 0;
+                k = c->n_checkpoints > 0 || c->kept.seq > 0 || c->exported || c->head ? report_finding(&r, AUDIT_EMPTY, 0, "There is no record at all.") : 0;
         else {
                 k = judge_notes(c, &r);
-                if (k == 0 && key)
-                        k = judge_checkpoints(c, key, &r);
-                if (k == 0 && c->kept.seq > r.last_seq)
-                        k = report_finding(&r, AUDIT_CUT, r.last_seq + 1, "The log ends at record %llu, but auditd had read back record %llu.",
-                                           N(r.last_seq), N(c->kept.seq));
+                if (r.records > 0)
+                        text_hex(c->notes[r.records - 1].hash, AUDIT_HASH_SIZE, r.last_hash);
+                if (k == 0)
+                        k = judge_ends(c, key, &r);
         }
         if (k < 0) {
                 audit_verify_report_done(&r);

@@ -4,6 +4,7 @@
 /* Judges a log: records in the order in which they stand there, then signed checkpoints. No I/O. */
 
 #include "audit/audit-checkpoint.h"
+#include "audit/audit-closing.h"
 #include "audit/audit-record.h"
 #include "audit/audit-verify.h"
 
@@ -25,6 +26,12 @@ int audit_chain_add_checkpoint(AuditChain *c, const AuditCheckpoint *checkpoint)
 
 /* What auditd says the journal keeps. */
 void audit_chain_set_kept(AuditChain *c, const AuditHead *kept);
+
+/* The log is an exported file, which ends with this line; NULL: with none (or not yet). The last call counts. */
+void audit_chain_set_closing(AuditChain *c, const AuditClosing *closing);
+
+/* What somebody noted as the log's head: hexadecimal digits that a record's hash begins with. Borrowed. */
+void audit_chain_set_head(AuditChain *c, const char *hash);
 
 /* The verdict. key may be NULL: then signatures are not checked, and checkpoints not believed. The report is done
  * by the caller with audit_verify_report_done(). */

@@ -141,6 +141,56 @@ int audit_key_load_public(AuditKey **ret, const char *path) {
         return r < 0 ? r : key_parse(ret, data, size, false);
 }
 
+int audit_key_load_private(AuditKey **ret, const char *path) {
+        _cleanup_free_ char *data = NULL;
+        size_t size;
+        int r;
+
+        r = io_read_file(AT_FDCWD, path, KEY_FILE_MAX, &data, &size);
+        if (r < 0)
+                return r;
+
+        r = key_parse(ret, data, size, true);
+        explicit_bzero(data, size);
+        return r;
+}
+
+int audit_key_sign(const AuditKey *key, const char *text, char ret[static AUDIT_SIGNATURE_HEX]) {
+        uint8_t signature[SIGNATURE_SIZE];
+        size_t size = sizeof(signature);
+        EVP_MD_CTX *ctx;
+        int ok;
+
+        ctx = EVP_MD_CTX_new();
+        if (!ctx)
+                return -ENOMEM;
+        ok = EVP_DigestSignInit(ctx, NULL, NULL, NULL, key->pkey) == 1 &&
+             EVP_DigestSign(ctx, signature, &size, (const uint8_t *) text, strlen(text)) == 1 && size == SIGNATURE_SIZE;
+        EVP_MD_CTX_free(ctx);
+        if (!ok)
+                return -EIO;
+
+        text_hex(signature, size, ret);
+        return 0;
+}
+
+int audit_key_verify(const AuditKey *key, const char *text, const char *signature) {
+        uint8_t bytes[SIGNATURE_SIZE];
+        EVP_MD_CTX *ctx;
+        int ok;
+
+        if (text_unhex(signature, bytes, sizeof(bytes)) < 0)
+                return 0;
+
+        ctx = EVP_MD_CTX_new();
+        if (!ctx)
+                return -ENOMEM;
+        ok = EVP_DigestVerifyInit(ctx, NULL, NULL, NULL, key->pkey) == 1 &&
+             EVP_DigestVerify(ctx, bytes, sizeof(bytes), (const uint8_t *) text, strlen(text)) == 1;
+        EVP_MD_CTX_free(ctx);
+        return ok;
+}
+
 /* What is signed. */
 static int checkpoint_text(const AuditCheckpoint *c, char ret[static AUDIT_CHECKPOINT_LINE_MAX]) {
         char hash[HEX_SHA256_SIZE];
@@ -158,46 +208,24 @@ void audit_checkpoint_line(const AuditCheckpoint *c, char ret[static AUDIT_CHECK
 
 int audit_checkpoint_sign(const AuditKey *key, const AuditHead *head, uint64_t first_seq, AuditCheckpoint *ret) {
         AuditCheckpoint c = { .head = *head, .first_seq = first_seq };
-        uint8_t signature[SIGNATURE_SIZE];
-        size_t size = sizeof(signature);
         char text[AUDIT_CHECKPOINT_LINE_MAX];
-        EVP_MD_CTX *ctx;
-        int n, ok;
+        int r;
 
         text_time(time_realtime(), c.time);
-        n = checkpoint_text(&c, text);
+        (void) checkpoint_text(&c, text);
+        r = audit_key_sign(key, text, c.signature);
+        if (r < 0)
+                return r;
 
-        ctx = EVP_MD_CTX_new();
-        if (!ctx)
-                return -ENOMEM;
-        ok = EVP_DigestSignInit(ctx, NULL, NULL, NULL, key->pkey) == 1 &&
-             EVP_DigestSign(ctx, signature, &size, (const uint8_t *) text, (size_t) n) == 1 && size == SIGNATURE_SIZE;
-        EVP_MD_CTX_free(ctx);
-        if (!ok)
-                return -EIO;
-
-        text_hex(signature, size, c.signature);
         *ret = c;
         return 0;
 }
 
 int audit_checkpoint_verify(const AuditKey *key, const AuditCheckpoint *c) {
-        uint8_t signature[SIGNATURE_SIZE];
         char text[AUDIT_CHECKPOINT_LINE_MAX];
-        EVP_MD_CTX *ctx;
-        int n, ok;
 
-        if (text_unhex(c->signature, signature, sizeof(signature)) < 0)
-                return 0;
-        n = checkpoint_text(c, text);
-
-        ctx = EVP_MD_CTX_new();
-        if (!ctx)
-                return -ENOMEM;
-        ok = EVP_DigestVerifyInit(ctx, NULL, NULL, NULL, key->pkey) == 1 &&
-             EVP_DigestVerify(ctx, signature, sizeof(signature), (const uint8_t *) text, (size_t) n) == 1;
-        EVP_MD_CTX_free(ctx);
-        return ok;
+        (void) checkpoint_text(c, text);
+        return audit_key_verify(key, text, c->signature);
 }
 
 int audit_checkpoint_parse(const char *line, size_t size, AuditCheckpoint *ret) {

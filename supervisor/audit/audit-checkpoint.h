@@ -23,8 +23,15 @@ typedef struct AuditCheckpoint {
 int audit_key_load_or_make(AuditKey **ret, int dir_fd);
 /* Loads only a public key, from a PEM file. */
 int audit_key_load_public(AuditKey **ret, const char *path);
+/* Loads only the private key, from a PEM file. */
+int audit_key_load_private(AuditKey **ret, const char *path);
 AuditKey *audit_key_free(AuditKey *k);
 DEFINE_CLEANUP(AuditKey *, audit_key_free)
+
+/* What is signed begins with a word that says what it is, so that no signature serves for something else. */
+int audit_key_sign(const AuditKey *key, const char *text, char ret[static AUDIT_SIGNATURE_HEX]);
+/* 1 if the signature fits, 0 if not, negative errno. */
+int audit_key_verify(const AuditKey *key, const char *text, const char *signature);
 
 enum { AUDIT_CHECKPOINT_LINE_MAX = 352 };
 

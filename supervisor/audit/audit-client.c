@@ -11,13 +11,15 @@
 
 #include <errno.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "audit/audit-api.h"
 #include "ipc/ipc.h"
 #include "util/json.h"
 #include "util/log.h"
+#include "util/text.h"
 
-enum { LANES = 8 };
+enum { LANES = 8, AGAIN_USEC = 200 * 1000 };
 
 /* Whose events are under way, and on which lane. */
 typedef struct Stream {
@@ -116,10 +118,14 @@ static int audit_error_to_errno(const char *error) {
         return -EREMOTEIO;
 }
 
-static void log_failure(const char *event, int r, json_t *params) {
+/* Loud where nobody else hears of it, and where it is for good: then there is a mistake, and only auditd knows which. */
+static void log_failure(const char *event, int r, json_t *params, bool told) {
         const char *reason = json_string_value(json_object_get(params, "reason"));
 
-        log_error_errno(r, "Audit event %s was not recorded%s%s", event, reason ? ": " : "", reason ?: "");
+        if (told && r != -EINVAL && r != -EACCES)
+                log_debug("Audit event %s was not recorded (%s)%s%s", event, strerror(-r), reason ? ": " : "", reason ?: "");
+        else
+                log_error_errno(r, "Audit event %s was not recorded%s%s", event, reason ? ": " : "", reason ?: "");
 }
 
 /* ---- streams ---- */
@@ -217,7 +223,7 @@ static void append_on_reply(IpcClient *ipc, const char *error, json_t *params, b
 
         client_forget(a->client, a);
         if (r < 0 && a->event)
-                log_failure(a->event, r, params);
+                log_failure(a->event, r, params, a->done);
         if (a->done)
                 a->done(r, a->userdata); /* may free the client */
 }
@@ -230,7 +236,7 @@ static json_t *append_params(const char *key, const char *event, const char *run
         if (owned)
                 params = json_pack("{s:s, s:s*, s:s*, s:s*, s:s*, s:O}", "event", event, "run", run, "item", item, "actor", actor, "key", key, "data", owned);
         if (!params)
-                log_failure(event, -ENOMEM, NULL);
+                log_failure(event, -ENOMEM, NULL, true); /* the caller gets it */
         return TAKE_PTR(params);
 }
 
@@ -289,8 +295,8 @@ int audit_ping(AuditClient *c, AuditDone done, void *userdata) {
         return client_call(c, NULL, AUDIT_INTERFACE ".Ping", json_object(), NULL, done, userdata);
 }
 
-int audit_append_sync(const char *event, const char *run, const char *item, const char *actor, json_t *data) {
-        _cleanup_json_ json_t *params = append_params(NULL, event, run, item, actor, data), *answer = NULL;
+static int append_sync(json_t *request, uint64_t timeout_usec) {
+        _cleanup_json_ json_t *params = request, *answer = NULL;
         _cleanup_(ipc_client_freep) IpcClient *ipc = NULL;
         _cleanup_free_ char *error = NULL;
         int r;
@@ -301,10 +307,28 @@ int audit_append_sync(const char *event, const char *run, const char *item, cons
         if (r < 0)
                 return r;
 
-        r = ipc_client_call(ipc, AUDIT_INTERFACE ".Append", TAKE_PTR(params), NULL, 0, AUDIT_TIMEOUT_USEC, &answer, &error, NULL, 0);
+        r = ipc_client_call(ipc, AUDIT_INTERFACE ".Append", json_incref(params), NULL, 0, timeout_usec, &answer, &error, NULL, 0);
         if (r == -EREMOTEIO && error) {
                 r = audit_error_to_errno(error);
-                log_failure(event, r, answer);
+                log_failure(json_string_value(json_object_get(params, "event")), r, answer, true);
         }
         return r;
+}
+
+int audit_append_sync(const char *event, const char *run, const char *item, const char *actor, json_t *data) {
+        return append_sync(append_params(NULL, event, run, item, actor, data), AUDIT_TIMEOUT_USEC);
+}
+
+int audit_append_sync_until(const char *key, const char *event, const char *run, json_t *data, uint64_t until_usec) {
+        _cleanup_json_ json_t *params = append_params(key, event, run, NULL, NULL, data);
+        uint64_t now;
+        int r;
+
+        for (;;) {
+                now = time_monotonic();
+                r = now >= until_usec ? -ETIMEDOUT : append_sync(json_incref(params), until_usec - now < AUDIT_TIMEOUT_USEC ? until_usec - now : AUDIT_TIMEOUT_USEC);
+                if (r >= 0 || !key || r == -EINVAL || r == -EACCES || r == -ENOMEM || time_monotonic() + AGAIN_USEC >= until_usec)
+                        return r;
+                (void) usleep(AGAIN_USEC);
+        }
 }

@@ -131,6 +131,8 @@ static const AuditEvent events[] = {
           "Records up to {seq} are signed" },
         { "audit.resent", PEER_AUDITD, 0, LOG_NOTICE, "83a5be20798b4577a3e09e48c9a9d66a",
           "Records {first} to {last} were not in the journal and have been sent again" },
+        { "audit.limited", PEER_AUDITD, 0, LOG_ERR, "b6e02d57c94f4a1d8f3b7a60d15c8e29",
+          "{unit} has used up its share of the audit log ({share}): what more it sends is refused" },
         { "enforcer.lost", PEER_ANCHORD | PEER_EGRESSD, 0, LOG_ERR, "5eeea7d3469f42758d7f0d97be0b9055",
           "{enforcer} does not answer[: {reason}]" },
         { "enforcer.back", PEER_ANCHORD | PEER_EGRESSD, 0, LOG_NOTICE, "68a767b7bf564268a8825095a78304b9",

@@ -5,6 +5,8 @@
  *     head(id = 1, seq, hash, kept_seq, kept_hash, touched)   where the chain is
  *     outbox(seq primary key, record)                         what the journal is not yet known to keep
  *     told(identity primary key, source, seq, hash)           what may be sent once more, by who lost our answer: the newest of each source
+ *                                                             (units of runs come and go: also no more than so many of all of them)
+ *     spent(source primary key, bytes, seq)                   how much each unit of a run has written so far, and the number of its last record
  *
  * Invariant, between transactions: outbox holds exactly the records kept_seq + 1 … seq, each in the text form of
  * audit-record.c, and each follows from the one before. WAL with synchronous=FULL: a commit that returned is on
@@ -28,13 +30,17 @@
 
 enum {
         SCHEMA_VERSION = 1,
-        TOLD_PRUNE_EVERY = 256, /* what is too old is kept for so many more */
+        PRUNE_EVERY = 256, /* what is too old is kept for so many more */
 };
+
+/* The second is what they were called together by an older auditd. In the same words in the index and in the statement, so that SQLite sees that the one is for the
+ * other: no commit waits for a walk through all that was told. */
+#define TOLD_BY_UNITS "(source GLOB 'anchor-*@*' OR source GLOB '* of runs')"
 
 struct AuditOutbox {
         sqlite3 *db;
-        sqlite3_stmt *insert, *drop, *update, *touch, *find_told, *tell, *prune;
-        unsigned n_told;                /* since they were pruned */
+        sqlite3_stmt *insert, *drop, *update, *touch, *find_told, *tell, *prune, *prune_units, *spend, *spent, *prune_spent;
+        unsigned n_told, n_units_told, n_spent; /* since they were pruned */
         AuditHead head, kept;           /* as committed */
         AuditHead next_head, next_kept; /* as they will be after the commit */
         bool changed;
@@ -139,6 +145,8 @@ static int outbox_setup(AuditOutbox *o) {
                 "CREATE TABLE IF NOT EXISTS outbox (seq INTEGER PRIMARY KEY, record TEXT NOT NULL) STRICT",
                 "CREATE TABLE IF NOT EXISTS told (identity TEXT PRIMARY KEY, source TEXT NOT NULL, seq INTEGER NOT NULL, hash BLOB NOT NULL) STRICT",
                 "CREATE INDEX IF NOT EXISTS told_by_source ON told (source, seq)",
+                "CREATE INDEX IF NOT EXISTS told_by_units ON told (seq, source) WHERE " TOLD_BY_UNITS,
+                "CREATE TABLE IF NOT EXISTS spent (source TEXT PRIMARY KEY, bytes INTEGER NOT NULL, seq INTEGER NOT NULL) STRICT",
                 "INSERT OR IGNORE INTO head (id, seq, hash, kept_seq, kept_hash, touched) VALUES (1, 0, zeroblob(32), 0, zeroblob(32), 0)",
                 "PRAGMA user_version = 1",
                 "COMMIT",
@@ -169,6 +177,16 @@ static int outbox_setup(AuditOutbox *o) {
         if (r >= 0)
                 r = outbox_prepare(o, "DELETE FROM told WHERE source = ?1 AND seq <="
                                       " (SELECT seq FROM told WHERE source = ?1 ORDER BY seq DESC LIMIT 1 OFFSET ?2)", &o->prune);
+        if (r >= 0)
+                r = outbox_prepare(o, "DELETE FROM told WHERE " TOLD_BY_UNITS " AND seq <="
+                                      " (SELECT seq FROM told WHERE " TOLD_BY_UNITS " ORDER BY seq DESC LIMIT 1 OFFSET ?1)", &o->prune_units);
+        if (r >= 0)
+                r = outbox_prepare(o, "INSERT INTO spent (source, bytes, seq) VALUES (?1, ?2, ?3)"
+                                      " ON CONFLICT (source) DO UPDATE SET bytes = bytes + excluded.bytes, seq = excluded.seq", &o->spend);
+        if (r >= 0)
+                r = outbox_prepare(o, "SELECT bytes FROM spent WHERE source = ?1", &o->spent);
+        if (r >= 0)
+                r = outbox_prepare(o, "DELETE FROM spent WHERE seq <= (SELECT seq FROM spent ORDER BY seq DESC LIMIT 1 OFFSET ?1)", &o->prune_spent);
         if (r >= 0)
                 r = outbox_read_head(o);
         return r;
@@ -208,6 +226,10 @@ AuditOutbox *audit_outbox_free(AuditOutbox *o) {
         (void) sqlite3_finalize(o->find_told);
         (void) sqlite3_finalize(o->tell);
         (void) sqlite3_finalize(o->prune);
+        (void) sqlite3_finalize(o->prune_units);
+        (void) sqlite3_finalize(o->spend);
+        (void) sqlite3_finalize(o->spent);
+        (void) sqlite3_finalize(o->prune_spent);
         (void) sqlite3_close(o->db);
         free(o);
         return NULL;
@@ -268,7 +290,17 @@ int audit_outbox_find_told(AuditOutbox *o, const char *identity, AuditHead *ret)
         return r;
 }
 
-int audit_outbox_tell(AuditOutbox *o, const char *identity, const char *source) {
+static int outbox_prune_told(AuditOutbox *o, const char *source, int max) {
+        int r;
+
+        (void) sqlite3_bind_text(o->prune, 1, source, -1, SQLITE_STATIC);
+        (void) sqlite3_bind_int64(o->prune, 2, max);
+        r = outbox_step(o, o->prune);
+        (void) sqlite3_clear_bindings(o->prune);
+        return r;
+}
+
+int audit_outbox_tell(AuditOutbox *o, const char *identity, const char *source, bool unit_of_run) {
         int r;
 
         (void) sqlite3_bind_text(o->tell, 1, identity, -1, SQLITE_STATIC);
@@ -277,14 +309,45 @@ int audit_outbox_tell(AuditOutbox *o, const char *identity, const char *source) 
         (void) sqlite3_bind_blob(o->tell, 4, o->next_head.hash, AUDIT_HASH_SIZE, SQLITE_STATIC);
         r = outbox_step(o, o->tell);
         (void) sqlite3_clear_bindings(o->tell);
-        if (r < 0 || ++o->n_told % TOLD_PRUNE_EVERY != 0)
+        if (r < 0)
+                return r;
+        if (!unit_of_run)
+                return ++o->n_told % PRUNE_EVERY == 0 ? outbox_prune_told(o, source, AUDIT_OUTBOX_TOLD_MAX) : 0;
+
+        /* each time: that somebody else's turn comes every so often is nothing to rely on */
+        r = outbox_prune_told(o, source, AUDIT_OUTBOX_TOLD_UNIT_MAX);
+        if (r < 0 || ++o->n_units_told % PRUNE_EVERY != 0)
+                return r;
+        (void) sqlite3_bind_int64(o->prune_units, 1, AUDIT_OUTBOX_TOLD_UNITS_MAX);
+        return outbox_step(o, o->prune_units);
+}
+
+int audit_outbox_spent(AuditOutbox *o, const char *source, uint64_t *ret) {
+        int r, code;
+
+        (void) sqlite3_bind_text(o->spent, 1, source, -1, SQLITE_STATIC);
+        code = sqlite3_step(o->spent);
+        r = sqlite_errno(o->db, code, "look for what was spent");
+        if (r >= 0)
+                *ret = code == SQLITE_ROW ? (uint64_t) sqlite3_column_int64(o->spent, 0) : 0;
+        (void) sqlite3_reset(o->spent);
+        (void) sqlite3_clear_bindings(o->spent);
+        return r;
+}
+
+int audit_outbox_spend(AuditOutbox *o, const char *source, uint64_t bytes) {
+        int r;
+
+        (void) sqlite3_bind_text(o->spend, 1, source, -1, SQLITE_STATIC);
+        (void) sqlite3_bind_int64(o->spend, 2, (sqlite3_int64) bytes);
+        (void) sqlite3_bind_int64(o->spend, 3, (sqlite3_int64) o->next_head.seq);
+        r = outbox_step(o, o->spend);
+        (void) sqlite3_clear_bindings(o->spend);
+        if (r < 0 || ++o->n_spent % PRUNE_EVERY != 0)
                 return r;
 
-        (void) sqlite3_bind_text(o->prune, 1, source, -1, SQLITE_STATIC);
-        (void) sqlite3_bind_int64(o->prune, 2, AUDIT_OUTBOX_TOLD_MAX);
-        r = outbox_step(o, o->prune);
-        (void) sqlite3_clear_bindings(o->prune);
-        return r;
+        (void) sqlite3_bind_int64(o->prune_spent, 1, AUDIT_OUTBOX_SPENT_MAX);
+        return outbox_step(o, o->prune_spent);
 }
 
 int audit_outbox_drop(AuditOutbox *o, const AuditHead *kept) {

@@ -11,7 +11,12 @@
 
 typedef struct AuditOutbox AuditOutbox;
 
-enum { AUDIT_OUTBOX_TOLD_MAX = 4096 };
+enum {
+        AUDIT_OUTBOX_TOLD_MAX = 4096,       /* of a source, */
+        AUDIT_OUTBOX_TOLD_UNIT_MAX = 256,   /* of a unit of a run, which sends one after the other, */
+        AUDIT_OUTBOX_TOLD_UNITS_MAX = 16384, /* and of all of these */
+        AUDIT_OUTBOX_SPENT_MAX = 4096,  /* sources: some hundreds of runs */
+};
 
 typedef struct AuditHead {
         uint64_t seq;                       /* of the last record; 0: none yet */
@@ -37,8 +42,12 @@ int audit_outbox_begin(AuditOutbox *o);
 int audit_outbox_append(AuditOutbox *o, AuditRecord *r);
 /* Was a record of this identity (hexadecimal) appended, also in this transaction? 1 and its place in the chain, or 0. */
 int audit_outbox_find_told(AuditOutbox *o, const char *identity, AuditHead *ret);
-/* The record that was appended last is of this identity. The newest AUDIT_OUTBOX_TOLD_MAX of each source are remembered, or a few more. */
-int audit_outbox_tell(AuditOutbox *o, const char *identity, const char *source);
+/* The record that was appended last is of this identity. The newest of each source are remembered, or a few more, whatever other sources do. */
+int audit_outbox_tell(AuditOutbox *o, const char *identity, const char *source, bool unit_of_run);
+/* The record that was appended last takes so much of its source's share of the log. The AUDIT_OUTBOX_SPENT_MAX that wrote last are remembered. */
+int audit_outbox_spend(AuditOutbox *o, const char *source, uint64_t bytes);
+/* How much that was so far, in all lives of this file. */
+int audit_outbox_spent(AuditOutbox *o, const char *source, uint64_t *ret);
 /* The journal keeps every record up to this one: drops them. */
 int audit_outbox_drop(AuditOutbox *o, const AuditHead *kept);
 /* Continues the chain after a record that the journal has and this file does not (it was lost or set back). */

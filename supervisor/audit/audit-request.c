@@ -6,7 +6,7 @@
  *
  * A source that loses an answer may send the same again: it gives each event that it would a key, and the second is no second record. The key is weighed
  * together with everything else that the request says, so that a key which is used twice for different things hides nothing. Of a run's units only
- * anchor-run gives one; as their sources are without number, what is remembered of them has one bound for all.
+ * anchor-run, inject, netlog and net give one. What is remembered has a bound for each source, so that nobody makes auditd forget what another said.
  */
 #include "audit/audit-request.h"
 
@@ -77,7 +77,7 @@ static const char *request_denied(AuditRequest *q, const Peer *peer, const char 
                 /* whose run that is, it cannot say: a reader takes the runs of an item from such records */
                 if (q->item)
                         return "A unit of a run names no item.";
-                if (q->key && !(peer->roles & PEER_RUN))
+                if (q->key && !(peer->roles & (PEER_RUN | PEER_NET | PEER_NETLOG | PEER_INJECT)))
                         return "This unit of a run gives no key.";
                 q->run = peer->run;
         }

@@ -4,10 +4,12 @@
  *
  *     Append ─▶ pending ─▶ one commit for all that came together ─▶ answers ─▶ queue ─▶ journal ─▶ kept
  *
- * A handler only checks and puts the event into `pending`; a source of lower priority commits what the sockets
+ * A handler (audit-server-request.c) only checks and puts the event into `pending`; a source of lower priority commits what the sockets
  * brought in this turn of the loop in one transaction (group commit) and answers. The commit blocks the loop for one fsync:
  * that is the whole of the service, and what arrives meanwhile is the next group. audit-queue.c gets the committed records into
  * the journal; what is known to be kept there leaves the outbox with the next commit, or half a second later.
+ *
+ * One run does not hold up another, nor fill the log for all: each unit of a run has a share of it (audit-share.c).
  *
  * Fails closed. An Append or Ping is refused when the commit fails, when the outbox is at its bound, and when the journal has
  * taken nothing for STALL_USEC although records wait. After an I/O error of the outbox the daemon exits: what is
@@ -20,81 +22,43 @@
  * last record, and audit.started says so. Both at the same number with different hashes: one of them was tampered with, and
  * auditd refuses to start.
  */
-#include "audit/audit-server.h"
+#include "audit/audit-server-private.h"
 
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
-#include <systemd/sd-id128.h>
 
 #include "audit/audit-api.h"
-#include "audit/audit-checkpoint.h"
 #include "audit/audit-event.h"
 #include "audit/audit-journal.h"
-#include "audit/audit-queue.h"
 #include "audit/audit-request.h"
-#include "ipc/ipc.h"
 #include "util/json.h"
 #include "util/log.h"
 
 enum {
-        PENDING_MAX = 1024,
         GROUP_MAX = 256,                         /* records in one transaction */
-        STALL_USEC = 10 * 1000 * 1000,
         DROP_USEC = 500 * 1000,
         CHECKPOINT_USEC = 60 * 1000 * 1000,
         TIMER_ACCURACY_USEC = 100 * 1000,
         CONNECTIONS_MAX = 2048,
-        CONNECTIONS_PER_UID_MAX = 64,            /* a client has nine (audit-client.c); root is several */
+        CONNECTIONS_PER_UID_MAX = AUDIT_SHARE_HELD_MAX, /* a client has nine (audit-client.c); root is several */
         MESSAGE_MAX = 512 * 1024,                /* ten times what a record may have */
-        RECORD_EXTRA = 2048,                     /* a record without its data, at most about */
 };
 
-typedef struct Pending Pending;
-
-struct Pending {
-        Pending *next;
-        AuditRecord record;   /* empty for a Ping */
-        IpcCall *call;        /* ref; NULL for an event of our own */
-        bool ping;
-        char identity[HEX_SHA256_SIZE]; /* of one that may be sent again; "": it is not */
-        const char *pool;     /* a literal: whose it counts as among those; NULL: its source's */
-        AuditHead told;       /* where it is, if it was sent again; seq 0: it was not */
-        size_t size;          /* about as much as the record will take in the queue */
-};
-
-struct AuditServer {
-        sd_event *event;               /* ref */
-        IpcServer *ipc;                /* owned */
-        AuditOutbox *outbox;           /* owned */
-        AuditQueue *queue;             /* owned */
-        AuditKey *key;                 /* owned */
-        int state_fd;                  /* owned */
-        char *journal_dir, *journal_unit; /* owned */
-        char boot[SD_ID128_STRING_MAX];
-        Pending *pending, **pending_end; /* owned list */
-        size_t n_pending, pending_bytes;
-        sd_event_source *commit, *drop, *checkpoint; /* ref */
-        AuditHead kept;                /* the outbox may still hold some up to here */
-        AuditHead signed_head;         /* of the last checkpoint */
-        uint64_t signed_first;         /* its FIRST; 0: none was signed in this life */
-};
-
-static Pending *pending_free(Pending *p) {
+Pending *audit_pending_free(Pending *p) {
         if (!p)
                 return NULL;
 
+        audit_share_end(p->share, p->reserved);
         audit_record_done(&p->record);
         (void) ipc_call_unref(p->call);
         free(p);
         return NULL;
 }
-DEFINE_CLEANUP(Pending *, pending_free)
-
 /* ---- into pending ---- */
 
-static void server_enqueue(AuditServer *s, Pending *p) {
+void audit_server_enqueue(AuditServer *s, Pending *p) {
         *s->pending_end = p;
         s->pending_end = &p->next;
         s->n_pending++;
@@ -103,10 +67,9 @@ static void server_enqueue(AuditServer *s, Pending *p) {
                 (void) sd_event_exit(s->event, -ENOMEM);
 }
 
-/* An event of auditd itself. `data` is taken over. */
-static int server_append_own(AuditServer *s, const char *name, json_t *data) {
+int audit_server_append_own(AuditServer *s, const char *name, const char *run, json_t *data) {
         _cleanup_json_ json_t *owned = data;
-        _cleanup_(pending_freep) Pending *p = calloc(1, sizeof(*p));
+        _cleanup_(audit_pending_freep) Pending *p = calloc(1, sizeof(*p));
         _cleanup_(audit_request_done) AuditRequest q = {};
         int r;
 
@@ -114,6 +77,7 @@ static int server_append_own(AuditServer *s, const char *name, json_t *data) {
                 return -ENOMEM;
 
         q.event = audit_event_find(name);
+        q.run = run;
         q.actor = AUDIT_UNIT;
         q.data = owned;
         q.canonical = json_canonical(owned);
@@ -124,86 +88,7 @@ static int server_append_own(AuditServer *s, const char *name, json_t *data) {
         if (r < 0)
                 return r;
 
-        server_enqueue(s, TAKE_PTR(p));
-        return 0;
-}
-
-/* NULL, or why nothing can be recorded now. */
-static const char *server_trouble(AuditServer *s) {
-        if (audit_queue_stalled_usec(s->queue) > STALL_USEC)
-                return "The journal has not taken a record for ten seconds.";
-        if (s->n_pending >= PENDING_MAX)
-                return "Too many events at once.";
-        return NULL;
-}
-
-/* Answers a request that is not allowed or not well-formed. */
-static int refuse_request(IpcCall *call, const AuditRequest *q, const char *source) {
-        json_t *params;
-
-        if (q->verdict == AUDIT_REQUEST_DENIED) {
-                log_warning("Refused event %s from %s (pid %d): %s", q->event->name, source, (int) ipc_call_peer(call)->pid, q->reason);
-                return ipc_call_refuse(call, "Denied", "%s", q->reason);
-        }
-
-        params = json_pack("{s:s*, s:s}", "pointer", q->pointer, "reason", q->reason ?: "out of memory");
-        return params ? ipc_call_error(call, "BadInput", params) : -ENOMEM;
-}
-
-static int on_append(IpcCall *call, json_t *params, void *userdata) {
-        AuditServer *s = userdata;
-        _cleanup_(audit_request_done) AuditRequest q = {};
-        _cleanup_(pending_freep) Pending *p = NULL;
-        char buffer[64];
-        const char *source = peer_name(ipc_call_peer(call), buffer), *trouble;
-        int r;
-
-        r = audit_request_read(&q, params, ipc_call_peer(call), source);
-        if (r < 0)
-                return r;
-        if (q.verdict != AUDIT_REQUEST_GOOD)
-                return refuse_request(call, &q, source);
-
-        trouble = server_trouble(s);
-        if (!trouble && audit_queue_is_full(s->queue, s->n_pending + 1, s->pending_bytes + strlen(q.canonical) + RECORD_EXTRA))
-                trouble = "The outbox is full.";
-        if (trouble)
-                return ipc_call_refuse(call, "Unavailable", "%s", trouble);
-
-        p = calloc(1, sizeof(*p));
-        if (!p)
-                return -ENOMEM;
-        r = audit_request_fill(&q, s->boot, source, &p->record);
-        if (r < 0)
-                return r;
-
-        r = q.key ? audit_request_identity(&q, source, p->identity) : 0;
-        if (r < 0)
-                return r;
-        p->pool = ipc_call_peer(call)->roles & AUDIT_RUN_ROLES ? "units of runs" : NULL;
-
-        p->call = ipc_call_ref(call);
-        p->size = strlen(q.canonical) + RECORD_EXTRA;
-        server_enqueue(s, TAKE_PTR(p));
-        return 0;
-}
-
-static int on_ping(IpcCall *call, json_t *params, void *userdata) {
-        AuditServer *s = userdata;
-        const char *trouble = server_trouble(s);
-        Pending *p;
-
-        if (!trouble && audit_queue_is_full(s->queue, 1, AUDIT_RECORD_MAX))
-                trouble = "The outbox is full.";
-        if (trouble)
-                return ipc_call_refuse(call, "Unavailable", "%s", trouble);
-
-        p = calloc(1, sizeof(*p));
-        if (!p)
-                return -ENOMEM;
-        p->ping = true;
-        p->call = ipc_call_ref(call);
-        server_enqueue(s, p);
+        audit_server_enqueue(s, TAKE_PTR(p));
         return 0;
 }
 
@@ -250,10 +135,16 @@ static int on_head(IpcCall *call, json_t *params, void *userdata) {
         return ipc_call_reply(call, head_json(audit_outbox_head(s->outbox), &s->kept));
 }
 
-static const IpcMethod methods[] = {
-        { AUDIT_INTERFACE ".Append", AUDIT_DAEMON_ROLES | AUDIT_RUN_ROLES | PEER_OPERATOR,             on_append },
-        { AUDIT_INTERFACE ".Ping",   AUDIT_DAEMON_ROLES | AUDIT_RUN_ROLES | PEER_OPERATOR | PEER_ROOT, on_ping   },
-        { AUDIT_INTERFACE ".Head",   PEER_ANCHORD | PEER_OPERATOR | PEER_ROOT,             on_head   },
+void audit_server_on_gone(const Peer *peer, void *userdata) {
+        AuditServer *s = userdata;
+
+        audit_shares_drop_gone(s->shares);
+}
+
+const IpcMethod audit_server_methods[] = {
+        { AUDIT_INTERFACE ".Append", AUDIT_DAEMON_ROLES | AUDIT_RUN_ROLES | PEER_OPERATOR,             audit_server_on_append },
+        { AUDIT_INTERFACE ".Ping",   AUDIT_DAEMON_ROLES | AUDIT_RUN_ROLES | PEER_OPERATOR | PEER_ROOT, audit_server_on_ping   },
+        { AUDIT_INTERFACE ".Head",   PEER_ANCHORD | PEER_OPERATOR | PEER_ROOT,             on_head                },
         {}
 };
 
@@ -289,9 +180,11 @@ static int server_write(AuditServer *s, Pending *p) {
                         return r;
         }
         r = audit_outbox_append(s->outbox, &p->record);
+        if (r >= 0 && p->share)
+                r = audit_outbox_spend(s->outbox, p->record.value[AUDIT_SOURCE], p->weight);
         if (r < 0 || !p->identity[0])
                 return r;
-        return audit_outbox_tell(s->outbox, p->identity, p->pool ?: p->record.value[AUDIT_SOURCE]);
+        return audit_outbox_tell(s->outbox, p->identity, p->record.value[AUDIT_SOURCE], p->share);
 }
 
 static int server_write_group(AuditServer *s, Pending *group) {
@@ -332,6 +225,7 @@ static int pending_accept(AuditServer *s, Pending *p) {
         if (p->told.seq > 0)
                 return reply_head(p->call, &p->told);
 
+        p->reserved = 0;
         head.seq = p->record.seq;
         memcpy(head.hash, p->record.hash, AUDIT_HASH_SIZE);
         r = audit_record_text(&p->record, &text, &size);
@@ -356,7 +250,7 @@ static int server_on_commit(sd_event_source *source, void *userdata) {
                 (void) log_error_errno(r, "Cannot write the outbox, so nothing is recorded and nobody may act");
 
         while (group) {
-                _cleanup_(pending_freep) Pending *p = group;
+                _cleanup_(audit_pending_freep) Pending *p = group;
 
                 group = p->next;
                 if (r >= 0)
@@ -391,7 +285,7 @@ static void server_on_resent(uint64_t first, uint64_t last, void *userdata) {
         int r;
 
         log_notice("The journal has not got records %llu to %llu, sending them again.", (unsigned long long) first, (unsigned long long) last);
-        r = server_append_own(s, "audit.resent", json_pack("{s:I, s:I}", "first", (json_int_t) first, "last", (json_int_t) last));
+        r = audit_server_append_own(s, "audit.resent", NULL, json_pack("{s:I, s:I}", "first", (json_int_t) first, "last", (json_int_t) last));
         if (r < 0)
                 (void) log_warning_errno(r, "Cannot write audit.resent");
 }
@@ -414,7 +308,7 @@ static int server_on_checkpoint(sd_event_source *source, uint64_t usec, void *us
         /* the checkpoint's own event alone is no reason for the next one */
         if ((s->kept.seq > s->signed_head.seq + 1 && server_sign(s, false, &c) > 0) || server_sign(s, true, &c) > 0) {
                 audit_checkpoint_line(&c, line);
-                r = server_append_own(s, "audit.checkpoint", json_pack("{s:I, s:s}", "seq", (json_int_t) c.head.seq, "line", line));
+                r = audit_server_append_own(s, "audit.checkpoint", NULL, json_pack("{s:I, s:s}", "seq", (json_int_t) c.head.seq, "line", line));
                 if (r < 0)
                         (void) log_warning_errno(r, "Cannot write audit.checkpoint");
         }
@@ -492,7 +386,9 @@ static int server_open_state(AuditServer *s, const AuditServerOptions *o) {
 static int server_add_sources(AuditServer *s) {
         int r;
 
-        r = sd_event_add_defer(s->event, &s->commit, server_on_commit, s);
+        r = audit_shares_new(&s->shares, s->event);
+        if (r >= 0)
+                r = sd_event_add_defer(s->event, &s->commit, server_on_commit, s);
         if (r >= 0)
                 r = sd_event_source_set_enabled(s->commit, SD_EVENT_OFF);
         /* after every socket that has something to say */
@@ -537,7 +433,7 @@ static int server_start(AuditServer *s, const AuditServerOptions *o) {
         s->signed_head = s->kept;
         head_seq = audit_outbox_head(s->outbox)->seq;
         /* 0 is left out of the sentence, therefore null */
-        r = server_append_own(s, "audit.started",
+        r = audit_server_append_own(s, "audit.started", NULL,
                               json_pack("{s:I, s:o, s:o}", "head", (json_int_t) head_seq,
                                         "waiting", audit_queue_size(s->queue) ? json_integer((json_int_t) audit_queue_size(s->queue)) : json_null(),
                                         "recovered", recovered ? json_integer((json_int_t) recovered) : json_null()));
@@ -545,11 +441,13 @@ static int server_start(AuditServer *s, const AuditServerOptions *o) {
                 return log_error_errno(r, "Cannot write audit.started");
 
         audit_queue_pump(s->queue);
-        r = ipc_server_new(&s->ipc, s->event, methods, s);
+        r = ipc_server_new(&s->ipc, s->event, audit_server_methods, s);
         if (r < 0)
                 return log_error_errno(r, "Cannot start the server");
         ipc_server_set_limits(s->ipc, CONNECTIONS_MAX, CONNECTIONS_PER_UID_MAX);
         ipc_server_set_message_max(s->ipc, MESSAGE_MAX);
+        ipc_server_set_disconnect(s->ipc, audit_server_on_gone);
+        ipc_server_set_no_fds(s->ipc);
         return 0;
 }
 
@@ -584,8 +482,9 @@ AuditServer *audit_server_free(AuditServer *s) {
                 Pending *p = s->pending;
 
                 s->pending = p->next;
-                (void) pending_free(p);
+                (void) audit_pending_free(p);
         }
+        (void) audit_shares_free(s->shares);
         (void) ipc_server_free(s->ipc);
         (void) audit_queue_free(s->queue);
         (void) audit_outbox_free(s->outbox);

@@ -5,6 +5,7 @@
 
 #include <systemd/sd-event.h>
 
+#include "ipc/ipc.h"
 #include "util/cleanup.h"
 
 typedef struct AuditServer AuditServer;
@@ -20,6 +21,10 @@ typedef struct AuditServerOptions {
 int audit_server_new(AuditServer **ret, sd_event *event, const AuditServerOptions *options);
 AuditServer *audit_server_free(AuditServer *s);
 DEFINE_CLEANUP(AuditServer *, audit_server_free)
+
+/* Their userdata is an AuditServer. The second is for a client that has gone. */
+extern const IpcMethod audit_server_methods[];
+void audit_server_on_gone(const Peer *peer, void *userdata);
 
 /* Takes a listening descriptor over. */
 int audit_server_listen_fd(AuditServer *s, int fd);

@@ -11,13 +11,13 @@
 
 #include "audit/audit-api.h"
 #include "audit/audit-chain.h"
+#include "audit/audit-closing.h"
+#include "audit/audit-export-write.h"
 #include "audit/audit-export.h"
 #include "audit/audit-journal.h"
-#include "ipc/ipc.h"
 #include "util/io.h"
-#include "util/json.h"
 
-enum { CHECKPOINTS_FILE_MAX = 16 * 1024 * 1024, HEAD_TIMEOUT_USEC = 3 * 1000 * 1000, RECORDS_TICK = 256 };
+enum { CHECKPOINTS_FILE_MAX = 16 * 1024 * 1024, RECORDS_TICK = 256 };
 
 #define EXPORT_MAX (4ULL * 1024 * 1024 * 1024)
 
@@ -26,6 +26,7 @@ const char *audit_finding_name(AuditFinding finding) {
                 [AUDIT_GOOD] = "good",         [AUDIT_MALFORMED] = "malformed", [AUDIT_ALTERED] = "altered",
                 [AUDIT_REMOVED] = "removed",   [AUDIT_SWAPPED] = "swapped",     [AUDIT_FORGED] = "forged",
                 [AUDIT_CUT] = "cut",           [AUDIT_CHECKPOINT] = "checkpoint", [AUDIT_EMPTY] = "empty",
+                [AUDIT_UNCLOSED] = "unclosed",
         };
 
         return names[finding];
@@ -41,6 +42,8 @@ void audit_verify_report_done(AuditVerifyReport *report) {
 typedef struct ExportEntry {
         AuditRecord record;
         char *unit; /* owned */
+        AuditClosing closing;
+        bool closes;
 } ExportEntry;
 
 static void export_entry_done(ExportEntry *e) {
@@ -55,6 +58,11 @@ static int export_on_field(const char *name, size_t name_size, const void *value
                 e->unit = strndup(value, size);
                 if (!e->unit)
                         return -ENOMEM;
+        }
+
+        if (name_size == strlen(AUDIT_CLOSING_FIELD) && memcmp(name, AUDIT_CLOSING_FIELD, name_size) == 0) {
+                e->closes = true;
+                return audit_closing_parse(value, size, &e->closing);
         }
 
         return audit_record_add(&e->record, name, name_size, value, size);
@@ -91,6 +99,8 @@ static int verify_export_data(AuditChain *chain, const AuditVerifyOptions *o, co
                 r = audit_chain_add(chain, &e.record, e.unit);
                 if (r < 0)
                         return r;
+                if (e.closes)
+                        audit_chain_set_closing(chain, &e.closing);
                 verify_goes_on(o, n);
         }
 }
@@ -107,6 +117,7 @@ static int verify_export(AuditChain *chain, const AuditVerifyOptions *o, Break *
         if (r < 0)
                 return r;
 
+        audit_chain_set_closing(chain, NULL);
         return verify_export_data(chain, o, data, size, ret_break);
 }
 
@@ -149,17 +160,9 @@ static int verify_journal(AuditChain *chain, const AuditVerifyOptions *o) {
 /* What auditd says the journal keeps; nothing if it cannot be asked. Asked before reading, as the log only grows, and before the
  * checkpoints are read: auditd signs a new one now if journald has vacuumed the beginning since the last. */
 static void verify_ask_head(AuditChain *chain) {
-        _cleanup_(ipc_client_freep) IpcClient *c = NULL;
-        _cleanup_json_ json_t *params = NULL;
-        _cleanup_free_ char *error = NULL;
-        AuditHead kept = {};
+        AuditHead kept;
 
-        if (ipc_client_new(&c, NULL, AUDIT_API_SOCKET) < 0 ||
-            ipc_client_call(c, AUDIT_INTERFACE ".Head", NULL, NULL, 0, HEAD_TIMEOUT_USEC, &params, &error, NULL, 0) < 0)
-                return;
-
-        kept.seq = (uint64_t) json_integer_value(json_object_get(params, "kept_seq"));
-        if (text_unhex(json_string_value(json_object_get(params, "kept_hash")), kept.hash, AUDIT_HASH_SIZE) >= 0)
+        if (audit_ask_kept(&kept) >= 0)
                 audit_chain_set_kept(chain, &kept);
 }
 
@@ -232,6 +235,8 @@ int audit_verify(const AuditVerifyOptions *options, AuditVerifyReport *report) {
                 return r;
         if (!options->export_file && !options->directory)
                 verify_ask_head(chain);
+        if (options->head)
+                audit_chain_set_head(chain, options->head);
         /* before the log, which only grows meanwhile */
         r = verify_load_trust(chain, options, &key);
         if (r < 0)

@@ -23,9 +23,8 @@
 
 #define FLAG_USEC (10ULL * 1000 * 1000)
 #define TICK_USEC (1000ULL * 1000)
-#define LAST_USEC (3000ULL * 1000) /* for the last records; systemd's patience with a unit that ends is a little longer */
 
-enum { FLAGS_MAX = 32, DETAILS_MAX = 16, KINDS_MAX = 8, RECORD_SIZE = 1024, VERDICT_SIZE = 16 };
+enum { FLAGS_MAX = 32, DETAILS_MAX = 16, RECORD_SIZE = 1024, VERDICT_SIZE = 16 };
 
 typedef struct Note {
         char *key;         /* owned; NULL for what is counted together */
@@ -55,7 +54,7 @@ struct Notes {
         const char *run;    /* borrowed */
         sd_event_source *timer; /* owned */
         uint64_t window_usec, spent_usec;
-        Kind kinds[KINDS_MAX + 1]; /* the last is never used */
+        Kind kinds[NOTES_KINDS_MAX + 1]; /* the last is never used */
         Telling *tellings;      /* owned */
         bool waits;             /* for each record, at the end … */
         bool mute;              /* … until one was not taken, or it took too long */
@@ -139,7 +138,7 @@ static int append(Notes *n, Kind *kind, json_t *data, uint64_t count) {
         int r;
 
         if (n->waits)
-                return audit_append_sync(kind->event, n->run, NULL, NULL, data);
+                return audit_append_sync_until(NULL, kind->event, n->run, data, n->last_usec);
         t = malloc(sizeof(*t));
         if (!t) {
                 json_decref(data);
@@ -159,7 +158,7 @@ static void record(Notes *n, Kind *kind, const json_t *about, uint64_t count) {
         json_t *data;
         int r;
 
-        n->mute = n->mute || (n->waits && time_boottime() > n->last_usec);
+        n->mute = n->mute || (n->waits && time_monotonic() >= n->last_usec);
         data = n->mute ? NULL : json_copy((json_t *) about);
         r = n->mute ? -ENOTCONN : -ENOMEM;
 
@@ -289,7 +288,7 @@ static int notes_on_timer(sd_event_source *s, uint64_t usec, void *userdata) {
         Notes *n = userdata;
         bool any = false;
 
-        for (size_t i = 0; i < KINDS_MAX && n->kinds[i].event; i++)
+        for (size_t i = 0; i < NOTES_KINDS_MAX && n->kinds[i].event; i++)
                 any = close_ended(n, &n->kinds[i], time_boottime()) || any;
         flag_next(n);
         if (any || json_array_size(n->flags) > 0)
@@ -302,11 +301,11 @@ static bool is_misuse(const Kind *kind) {
 }
 
 /* What matters most first. */
-static void flush(Notes *n, bool wait) {
+static void flush(Notes *n, bool wait, uint64_t until_usec) {
         n->waits = wait;
-        n->last_usec = time_boottime() + LAST_USEC;
+        n->last_usec = until_usec;
         for (int misuse = 1; misuse >= 0; misuse--)
-                for (size_t i = 0; i < KINDS_MAX && n->kinds[i].event; i++)
+                for (size_t i = 0; i < NOTES_KINDS_MAX && n->kinds[i].event; i++)
                         if (is_misuse(&n->kinds[i]) == misuse)
                                 (void) close_ended(n, &n->kinds[i], UINT64_MAX);
         n->waits = n->mute = false;
@@ -314,12 +313,12 @@ static void flush(Notes *n, bool wait) {
 
 void notes_tell(Notes *n) {
         if (n)
-                flush(n, false);
+                flush(n, false, 0);
 }
 
-void notes_tell_last(Notes *n) {
+void notes_tell_last(Notes *n, uint64_t until_usec) {
         if (n)
-                flush(n, true);
+                flush(n, true, until_usec);
 }
 
 void notes_set_times(Notes *n, uint64_t window_usec, uint64_t spent_usec) {
@@ -366,7 +365,7 @@ Notes *notes_free(Notes *n) {
         json_unref(n->flags);
         while (n->tellings)
                 (void) telling_free(n->tellings);
-        for (size_t i = 0; i < KINDS_MAX; i++) {
+        for (size_t i = 0; i < NOTES_KINDS_MAX; i++) {
                 for (size_t k = 0; k < NOTES_MAX; k++)
                         note_forget(&n->kinds[i].notes[k]);
                 note_forget(&n->kinds[i].overflow);
@@ -383,7 +382,7 @@ static Kind *kind_find(Notes *n, const char *event, const json_t *data) {
 
         while (kind->event && (strcmp(kind->event, event) != 0 || strncmp(kind->verdict, verdict, VERDICT_SIZE - 1) != 0))
                 kind++;
-        assert(kind < n->kinds + KINDS_MAX); /* which is more than there are events */
+        assert(kind < n->kinds + NOTES_KINDS_MAX); /* which is more than there are events */
         if (!kind->event) {
                 kind->event = event;
                 (void) snprintf(kind->verdict, sizeof(kind->verdict), "%s", verdict);

@@ -11,9 +11,13 @@
 #include "audit/audit.h"
 #include "util/cleanup.h"
 
+/* What a unit of a run that ends may take for all of its last words together; who ends it waits for half a second more (api/flow-cleanup.c), and systemd for twice as long. */
+enum { LAST_WORDS_USEC = 2500 * 1000 };
+
 typedef struct Notes Notes;
 
 enum {
+        NOTES_KINDS_MAX = 8,       /* events, with their verdicts */
         NOTES_MAX = 64,            /* kinds of an event at a time */
         NOTES_RECORDS_MAX = 5000,  /* of an event; one counts as one more for each KiB */
         NOTES_WINDOW_USEC = 10 * 1000 * 1000,
@@ -31,9 +35,9 @@ DEFINE_CLEANUP(Notes *, notes_free)
  * without its record. */
 void notes_add(Notes *n, const char *event, const char *key, json_t *data);
 
-/* Records now what was only counted so far. With _last, when the loop has ended: waits until auditd has each. */
+/* Records now what was only counted so far. With _last, when the loop has ended: waits until auditd has each, or until then (CLOCK_MONOTONIC). */
 void notes_tell(Notes *n);
-void notes_tell_last(Notes *n);
+void notes_tell_last(Notes *n, uint64_t until_usec);
 
 /* How long alike ones are counted: for a test that is in a hurry. */
 void notes_set_times(Notes *n, uint64_t window_usec, uint64_t spent_usec);

@@ -184,10 +184,10 @@ static CtlExit restart_secretd(Ctl *ctl) {
         return CTL_FAILED;
 }
 
-/* The runs whose inject is up, as text with a line for each unit. */
+/* The runs whose inject is up, or about to be: that one may have been given the value of before. As text with a line for each unit. */
 static int list_injects(char **ret) {
         static const char *const argv[] = { SYSTEMCTL, "list-units", "--plain", "--no-legend", "--full", "--no-pager",
-                                            "--type=service", "--state=active", "anchor-inject@*", NULL };
+                                            "--type=service", "--state=active,activating", "anchor-inject@*", NULL };
         _cleanup_fd_ int out = memfd_create("units", MFD_CLOEXEC);
         _cleanup_free_ char *trouble = NULL;
         size_t size;

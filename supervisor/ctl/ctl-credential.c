@@ -13,6 +13,8 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -32,9 +34,52 @@ enum { LOGIN_UNSET = 4294967295 };
 
 /* ---- a value ---- */
 
+static volatile sig_atomic_t ended_by;
+
+static void on_key(int sig) {
+        ended_by = sig;
+}
+
+/*
+ * One line of a terminal that does not show it. A signal that ends us ends us once the terminal is as it was; SIGTSTP waits so long.
+ * Bytes, or negative errno: -EINTR if `ended_by` says why.
+ */
+static ssize_t read_hidden(const struct termios *shown, char *line, size_t size) {
+        static const int ends[] = { SIGINT, SIGQUIT, SIGTERM, SIGHUP };
+        const struct sigaction act = { .sa_handler = on_key };
+        struct sigaction acts[ELEMENTSOF(ends)];
+        struct pollfd p = { .fd = STDIN_FILENO, .events = POLLIN };
+        struct termios hidden = *shown;
+        sigset_t blocked, before, waiting;
+        ssize_t n;
+
+        sigemptyset(&blocked);
+        sigaddset(&blocked, SIGTSTP);
+        for (size_t i = 0; i < ELEMENTSOF(ends); i++)
+                sigaddset(&blocked, ends[i]);
+        (void) sigprocmask(SIG_BLOCK, &blocked, &before);
+        for (size_t i = 0; i < ELEMENTSOF(ends); i++)
+                (void) sigaction(ends[i], &act, &acts[i]);
+        waiting = before;
+        sigaddset(&waiting, SIGTSTP);
+
+        hidden.c_lflag &= ~(tcflag_t) (ECHO | ECHOE | ECHOK);
+        hidden.c_lflag |= ECHONL;
+        (void) tcsetattr(STDIN_FILENO, TCSAFLUSH, &hidden);
+        n = ppoll(&p, 1, NULL, &waiting) < 0 ? -1 : read(STDIN_FILENO, line, size);
+        if (n < 0)
+                n = -errno;
+        (void) tcsetattr(STDIN_FILENO, TCSAFLUSH, shown);
+
+        for (size_t i = 0; i < ELEMENTSOF(ends); i++)
+                (void) sigaction(ends[i], &acts[i], NULL);
+        (void) sigprocmask(SIG_SETMASK, &before, NULL);
+        return n;
+}
+
 static CtlExit read_from_terminal(Ctl *ctl, const char *name, Secret **ret) {
-        struct termios shown, hidden;
         char line[4096]; /* a terminal gives no longer one */
+        struct termios shown;
         ssize_t n;
         int r;
 
@@ -42,17 +87,16 @@ static CtlExit read_from_terminal(Ctl *ctl, const char *name, Secret **ret) {
                 ctl_error(ctl, "Cannot ask for the value: %s", strerror(errno));
                 return CTL_FAILED;
         }
-        hidden = shown;
-        hidden.c_lflag &= ~(tcflag_t) (ECHO | ECHOE | ECHOK);
-        hidden.c_lflag |= ECHONL;
 
         (void) fprintf(ctl->err, "Value of %s : ", name);
         (void) fflush(ctl->err);
-        (void) tcsetattr(STDIN_FILENO, TCSAFLUSH, &hidden);
-        n = read(STDIN_FILENO, line, sizeof(line));
-        r = n < 0 ? -errno : n == 0 ? -ENODATA : secret_new(ret, line, (size_t) n);
+        n = read_hidden(&shown, line, sizeof(line));
+        if (n == -EINTR && ended_by) {
+                (void) raise(ended_by);
+                return CTL_FAILED; /* it was ignored by whoever started us */
+        }
+        r = n < 0 ? (int) n : n == 0 ? -ENODATA : secret_new(ret, line, (size_t) n);
         explicit_bzero(line, sizeof(line));
-        (void) tcsetattr(STDIN_FILENO, TCSAFLUSH, &shown);
         if (r < 0) {
                 ctl_error(ctl, "Cannot read the value: %s", r == -ENODATA ? "nothing was given" : strerror(-r));
                 return CTL_FAILED;
@@ -83,7 +127,7 @@ static CtlExit read_value(Ctl *ctl, const char *name, Secret **ret) {
         if (r < 0 || wrong) {
                 ctl_error(ctl, "Cannot take the value from %s: %s", from ?: "standard input",
                           wrong ?: r == -ENODATA ? "it is empty" : strerror(-r));
-                return r == -ENOENT ? CTL_NOT_FOUND : r == -EACCES ? CTL_REFUSED : CTL_USAGE;
+                return r < 0 && ctl_exit_of_errno(r) != CTL_FAILED ? ctl_exit_of_errno(r) : CTL_USAGE;
         }
         *ret = TAKE_PTR(value);
         return CTL_OK;
@@ -286,7 +330,7 @@ static CtlExit collect(Ctl *ctl, const Policy *policy, json_t *list) {
 
         if (!dir && errno != ENOENT) {
                 ctl_error(ctl, "Cannot look into " CREDENTIAL_FOLDER ": %s", strerror(errno));
-                return errno == EACCES ? CTL_REFUSED : CTL_FAILED;
+                return ctl_exit_of_errno(-errno);
         }
         for (size_t i = 0; i < n; i++)
                 (void) json_array_append_new(list, describe_policy(policy, names[i]));

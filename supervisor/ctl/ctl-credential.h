@@ -4,7 +4,7 @@
 /* Values of credentials on this host: encrypted files that only root changes, and the daemon that is told. */
 
 #include "ctl/ctl.h"
-#include "secret/secret.h"
+#include "util/secret.h"
 
 /* The encrypted file for a value, the caller's. It is decrypted again before this returns: what is written can be read. */
 CtlExit ctl_credential_encrypt(Ctl *ctl, const char *name, const Secret *value, char **ret_data, size_t *ret_size);

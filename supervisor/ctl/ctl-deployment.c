@@ -9,7 +9,7 @@
 #include "audit/audit-api.h"
 #include "ctl/ctl-drain.h"
 #include "ctl/ctl-table.h"
-#include "host/host-state.h"
+#include "host/host-state-api.h"
 #include "util/cleanup.h"
 #include "util/json.h"
 

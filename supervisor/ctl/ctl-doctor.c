@@ -20,23 +20,29 @@
 #include "util/json.h"
 #include "util/text.h"
 
-typedef enum Health { GOOD, WARNING, BAD } Health;
+typedef enum Health {
+        GOOD,
+        WARNING,
+        BAD,     /* it keeps runs from starting, or from being confined */
+        UNKNOWN, /* this user may not ask */
+} Health;
 
 typedef struct Doctor {
         Ctl *ctl;
         json_t *findings; /* ref */
         json_t *space;    /* owned; what anchord says of it, NULL: nothing */
-        size_t n_bad, n_warnings;
+        size_t n_bad, n_warnings, n_unknown;
 } Doctor;
 
 static void doctor_say(Doctor *d, Health health, const char *check, const char *text, const char *advice) {
-        static const char *const names[] = { [GOOD] = "good", [WARNING] = "warning", [BAD] = "bad" };
-        static const char *const colours[] = { [GOOD] = "\033[32m", [WARNING] = "\033[33m", [BAD] = "\033[31m" };
+        static const char *const names[] = { [GOOD] = "good", [WARNING] = "warning", [BAD] = "bad", [UNKNOWN] = "unknown" };
+        static const char *const colours[] = { [GOOD] = "\033[32m", [WARNING] = "\033[33m", [BAD] = "\033[31m", [UNKNOWN] = "\033[33m" };
         _cleanup_free_ char *safe = text_escape(text, strlen(text), false);
         bool colour = d->ctl->out_tty;
 
         d->n_bad += health == BAD;
         d->n_warnings += health == WARNING;
+        d->n_unknown += health == UNKNOWN;
 
         if (d->ctl->o.json != CTL_JSON_OFF) {
                 (void) json_array_append_new(d->findings, json_pack("{s:s, s:s, s:s, s:s?}", "check", check, "health", names[health],
@@ -51,6 +57,12 @@ static void doctor_say(Doctor *d, Health health, const char *check, const char *
                 (void) fprintf(d->ctl->out, "%21s  %s\n", "", advice);
 }
 
+#define OPERATORS "root and members of the group anchorhold-operators may ask"
+
+static bool is_denied(int r) {
+        return r == -EACCES || r == -EPERM;
+}
+
 static void check_units(Doctor *d) {
         static const char *const units[] = {
                 "anchorhold.target", "anchor-bpf.service", "anchor-warden.service", "anchord.socket", "anchor-auditd.socket", "anchor-egressd.socket",
@@ -62,7 +74,7 @@ static void check_units(Doctor *d) {
 
         r = sd_bus_open_system(&bus);
         if (r < 0) {
-                doctor_say(d, WARNING, "units", "the system bus cannot be reached", "systemctl status dbus.socket");
+                doctor_say(d, is_denied(r) ? UNKNOWN : BAD, "units", "the system bus cannot be reached", "systemctl status dbus.socket");
                 return;
         }
 
@@ -174,6 +186,10 @@ static void check_anchord(Doctor *d) {
         CtlExit r;
 
         r = ctl_call(d->ctl, "ask anchord", "Status", json_object(), NULL, 0, &reply, NULL, 0);
+        if (r == CTL_REFUSED) {
+                doctor_say(d, UNKNOWN, "anchord", "this user may not ask it", OPERATORS);
+                return;
+        }
         if (r != CTL_OK) {
                 doctor_say(d, BAD, "anchord", "does not answer", "systemctl status anchord.socket anchord.service");
                 return;
@@ -190,13 +206,13 @@ static void check_anchord(Doctor *d) {
 
         hold = json_object_get(status, "hold");
         if (json_is_true(hold) || json_is_true(json_object_get(hold, "active")))
-                doctor_say(d, WARNING, "hold", "no run starts", "anchorctl release");
+                doctor_say(d, BAD, "hold", "no run starts", "anchorctl release");
 
         if (json_is_object(json_object_get(status, "drain")))
-                doctor_say(d, WARNING, "drain", "no run starts", "anchorctl host undrain");
+                doctor_say(d, BAD, "drain", "no run starts", "anchorctl host undrain");
 
         if (json_is_true(json_object_get(json_object_get(status, "site_policy"), "waits")))
-                doctor_say(d, WARNING, "site policy", "it is another one since the host went back to another deployment: no run starts",
+                doctor_say(d, BAD, "site policy", "it is another one since the host went back to another deployment: no run starts",
                            "look at /etc/anchorhold, then anchorctl policy accept");
 
         templates = json_object_get(status, "templates");
@@ -318,6 +334,15 @@ static void show_table(Doctor *d, const json_t *answer) {
                                ctl_string(probe, "result") ?: "?");
 }
 
+/* Either is a refusal; but who is dropped waits for a timeout of its own, and whoever wonders why finds it here. */
+static void check_frames(Doctor *d, const json_t *answer) {
+        const json_t *answers = json_object_get(answer, "answers_frames");
+
+        if (json_is_boolean(answers))
+                doctor_say(d, GOOD, "frames", json_is_true(answers) ? "what a guest sends by IPv6 or under another address is refused at once"
+                                                                    : "what a guest sends by IPv6 or under another address is dropped in silence: this kernel cannot answer it", NULL);
+}
+
 static void check_agreement(Doctor *d) {
         _cleanup_json_ json_t *answer = NULL;
         _cleanup_free_ char *text = NULL;
@@ -332,7 +357,7 @@ static void check_agreement(Doctor *d) {
         sd_bus_flush_close_unref(bus);
         if (r < 0) {
                 text = text_format("cannot ask the enforcers: %s", strerror(-r));
-                doctor_say(d, WARNING, "agreement", text ?: "cannot ask the enforcers", "operators and root may: systemctl start " DOCTOR_UNIT);
+                doctor_say(d, is_denied(r) ? UNKNOWN : WARNING, "agreement", text ?: "cannot ask the enforcers", "operators and root may: systemctl start " DOCTOR_UNIT);
                 return;
         }
 
@@ -347,6 +372,7 @@ static void check_agreement(Doctor *d) {
         else
                 doctor_say(d, BAD, "agreement", reason ?: "enforcement.mismatch", "enforcement.mismatch: every run is stopped by this; see systemctl status " DOCTOR_UNIT);
         show_table(d, answer);
+        check_frames(d, answer);
 }
 
 /* ---- the host ---- */
@@ -386,6 +412,10 @@ static void check_disk(Doctor *d) {
                 doctor_say(d, BAD, "disk", reason, advice);
                 return;
         }
+        if (statvfs(path, &fs) < 0 && is_denied(-errno)) {
+                doctor_say(d, UNKNOWN, "disk", strerror(errno), OPERATORS);
+                return;
+        }
         if (statvfs(path, &fs) < 0) {
                 doctor_say(d, BAD, "disk", strerror(errno), "/var/lib/anchorhold must be there: systemd-tmpfiles --create");
                 return;
@@ -409,7 +439,10 @@ static void check_audit(Doctor *d) {
                 r = ipc_client_call(client, "io.anchorhold.Audit.Head", NULL, NULL, 0, 3 * 1000 * 1000ULL, &reply, &error, NULL, 0);
         if (r < 0) {
                 text = text_format("auditd does not say where its chain ends: %s", error ?: strerror(-r));
-                doctor_say(d, BAD, "audit", text ?: "auditd does not answer", "systemctl status anchor-auditd.service");
+                if (is_denied(r) || ipc_error_is(error, "PermissionDenied"))
+                        doctor_say(d, UNKNOWN, "audit", "this user may not ask auditd", OPERATORS);
+                else
+                        doctor_say(d, BAD, "audit", text ?: "auditd does not answer", "systemctl status anchor-auditd.service");
                 return;
         }
 
@@ -460,7 +493,9 @@ CtlExit ctl_verb_doctor(Ctl *ctl) {
                 (void) ctl_print_json(ctl, findings);
         else if (d.n_bad > 0)
                 ctl_note(ctl, "%zu thing%s keep%s runs from starting.", d.n_bad, d.n_bad == 1 ? "" : "s", d.n_bad == 1 ? "s" : "");
+        else if (d.n_unknown > 0)
+                ctl_note(ctl, "Whether runs can start is not known: " OPERATORS " for the rest.");
         else
                 ctl_note(ctl, "Runs can start%s.", d.n_warnings > 0 ? ", with the warnings above" : "");
-        return d.n_bad > 0 ? CTL_FAILED : CTL_OK;
+        return d.n_bad > 0 ? CTL_FAILED : d.n_unknown > 0 ? CTL_REFUSED : CTL_OK;
 }

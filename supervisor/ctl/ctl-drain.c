@@ -9,6 +9,7 @@
 
 #include "ctl/ctl-drain.h"
 #include "ctl/ctl-progress.h"
+#include "ctl/ctl-waiting.h"
 #include "policy/policy.h"
 #include "util/json.h"
 #include "util/text.h"
@@ -16,6 +17,11 @@
 #define DRAIN_WITHIN "10min"
 
 enum { CLEANUP_S = 180 }; /* until units that were told to end are gone, at the worst */
+
+/* An anchord that was just started anew lists no run before it has settled, whatever runs. */
+static bool knows_runs(const json_t *status) {
+        return json_is_true(json_object_get(status, "ready"));
+}
 
 static size_t n_running(const json_t *status) {
         return json_array_size(json_object_get(status, "runs"));
@@ -41,7 +47,7 @@ static bool is_told_to_end(const sigset_t *signals) {
 }
 
 /* Until nothing runs. Somebody who ends the drain meanwhile ends this too. */
-static CtlExit await_drained(Ctl *ctl, uint64_t within_s, const sigset_t *signals, size_t *ret_left) {
+static CtlExit await_drained(Ctl *ctl, uint64_t within_s, const sigset_t *signals) {
         uint64_t until = time_monotonic() + (within_s + CLEANUP_S) * 1000000ULL;
         bool begun = ctl_activity_begin(ctl, "waiting for the runs of this host to end");
         CtlExit r;
@@ -52,16 +58,18 @@ static CtlExit await_drained(Ctl *ctl, uint64_t within_s, const sigset_t *signal
                 r = ask_status(ctl, &status);
                 if (r != CTL_OK)
                         break;
-                *ret_left = n_running(status);
-                if (*ret_left == 0)
+                if (knows_runs(status) && n_running(status) == 0)
                         break;
                 if (!drain_of(status)) {
-                        ctl_error(ctl, "Somebody ended the drain meanwhile; %zu runs go on.", *ret_left);
+                        ctl_error(ctl, "Somebody ended the drain meanwhile; what runs goes on.");
                         r = CTL_CONFLICT;
                         break;
                 }
                 if (time_monotonic() > until) {
-                        ctl_error(ctl, "%zu runs have not ended; \"anchorctl status\" says which.", *ret_left);
+                        if (knows_runs(status))
+                                ctl_error(ctl, "%zu runs have not ended; \"anchorctl status\" says which.", n_running(status));
+                        else
+                                ctl_error(ctl, "It is not known what runs: anchord has not settled what an earlier life left.");
                         r = CTL_FAILED;
                         break;
                 }
@@ -78,13 +86,12 @@ static CtlExit await_drained(Ctl *ctl, uint64_t within_s, const sigset_t *signal
 }
 
 static CtlExit drain(Ctl *ctl, uint64_t within_s, const char *reason, const sigset_t *signals) {
-        size_t left = 0;
         CtlExit r;
 
         r = ctl_call(ctl, "drain", "Drain", json_pack("{s:I, s:s*}", "within_s", (json_int_t) within_s, "reason", reason), NULL, 0, NULL, NULL, 0);
         if (r != CTL_OK)
                 return r;
-        return await_drained(ctl, within_s, signals, &left);
+        return await_drained(ctl, within_s, signals);
 }
 
 static void end_own_drain(Ctl *ctl, const char *reason) {
@@ -96,7 +103,8 @@ static void end_own_drain(Ctl *ctl, const char *reason) {
                 if (!drain || strcmp(ctl_string(drain, "reason") ?: "", reason) != 0)
                         return;
                 if (ctl_call(ctl, "end the drain", "Undrain", json_object(), NULL, 0, NULL, NULL, 0) == CTL_OK) {
-                        ctl_error(ctl, "The drain was for this alone, and is ended: items are leased again.");
+                        ctl_error(ctl, "The drain was for this alone, and is ended.");
+                        waiting_ended(ctl, NULL, "Items are leased again.");
                         return;
                 }
         }
@@ -149,6 +157,6 @@ CtlExit ctl_verb_host_undrain(Ctl *ctl) {
 
         r = ctl_call(ctl, "end the drain", "Undrain", json_object(), NULL, 0, NULL, NULL, 0);
         if (r == CTL_OK)
-                ctl_note(ctl, "Items are leased again.");
+                waiting_ended(ctl, "The drain is ended.", "Items are leased again.");
         return r;
 }

@@ -4,23 +4,53 @@
 
 #include "ctl/ctl-evidence.h"
 
+#include <ctype.h>
 #include <pwd.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "util/json.h"
 #include "util/text.h"
 
-char *ctl_actor(const char *actor) {
-        const struct passwd *pw;
+/* The uid that begins there ("uid 37"), and behind it is no more of a word; its length, 0: none. */
+static size_t uid_length(const char *at, uid_t *ret) {
         char *end;
         long uid;
 
-        if (!actor || strncmp(actor, "uid ", 4) != 0)
-                return strdup(actor ?: "");
-        uid = strtol(actor + 4, &end, 10);
-        pw = end > actor + 4 && *end == '\0' && uid >= 0 ? getpwuid((uid_t) uid) : NULL;
-        return pw ? text_format("%s (%s)", pw->pw_name, actor) : strdup(actor);
+        if (strncmp(at, "uid ", 4) != 0 || at[4] < '0' || at[4] > '9')
+                return 0;
+        uid = strtol(at + 4, &end, 10);
+        if (uid < 0 || uid >= UINT32_MAX || isalnum((unsigned char) *end))
+                return 0;
+        *ret = (uid_t) uid;
+        return (size_t) (end - at);
+}
+
+char *ctl_name_users(const char *text) {
+        char *named = NULL;
+        size_t size;
+        FILE *f = open_memstream(&named, &size);
+
+        if (!f)
+                return NULL;
+        for (const char *at = text; *at;) {
+                bool begins = at == text || (!isalnum((unsigned char) at[-1]) && at[-1] != '(');
+                uid_t uid = 0;
+                size_t n = begins ? uid_length(at, &uid) : 0;
+                const struct passwd *pw = n > 0 ? getpwuid(uid) : NULL;
+
+                if (pw)
+                        (void) fprintf(f, "%s (%.*s)", pw->pw_name, (int) n, at);
+                else
+                        (void) fwrite(at, 1, n > 0 ? n : 1, f);
+                at += n > 0 ? n : 1;
+        }
+        if (fclose(f) != 0) {
+                free(named);
+                return NULL;
+        }
+        return named;
 }
 
 /* A value that is no object, and no list of objects. */

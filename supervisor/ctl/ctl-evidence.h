@@ -7,8 +7,8 @@
 
 #include "ctl/ctl.h"
 
-/* "operator (uid 37)" for "uid 37" if this host has a name for it, else what it was; the caller's, NULL: no memory. */
-char *ctl_actor(const char *actor);
+/* The text with "operator (uid 37)" for each "uid 37" that this host has a name for; the caller's, NULL: no memory. */
+char *ctl_name_users(const char *text);
 
 /* Nothing for NULL or null. */
 void ctl_show_evidence(Ctl *ctl, const json_t *evidence);

@@ -8,6 +8,8 @@
  * lose its spectators either. Ctrl-C only ends the following; a second one ends us at once, should the
  * terminal be what hangs.
  *
+ * What waits in the queue waits for others, or for somebody to do something: anchord is asked which, and it is said.
+ *
  * What programs in the guest print goes to our own standard output and error, as if they ran here; what
  * the host says about the run goes to standard error, so that output can be piped.
  */
@@ -18,8 +20,10 @@
 #include <systemd/sd-event.h>
 #include <unistd.h>
 
+#include "ctl/ctl-evidence.h"
 #include "ctl/ctl-format.h"
 #include "ctl/ctl-progress.h"
+#include "ctl/ctl-waiting.h"
 #include "ctl/ctl.h"
 #include "util/io.h"
 #include "util/json.h"
@@ -28,6 +32,7 @@
 enum {
         RETRY_USEC = 500 * 1000,
         RETRY_TOTAL_USEC = 60 * 1000 * 1000,
+        WHY_USEC = 10 * 1000 * 1000, /* so often it is asked why the item stays in the queue */
         PARTIAL_USEC = 10 * 1000 * 1000, /* so long an unfinished line of output stays alone on the terminal */
 };
 
@@ -38,7 +43,7 @@ static void end_line(CtlPrinter *p) {
         if (p->in_line)
                 (void) fputc('\n', p->in_line);
         p->in_line = NULL;
-        (void) fflush(p->ctl->out);
+        ctl_flush(p->ctl, p->ctl->out);
 }
 
 void ctl_print_end(CtlPrinter *p) {
@@ -60,14 +65,16 @@ static void print_output(CtlPrinter *p, const json_t *event) {
 
         ctl_progress_done(p->ctl);
         f = strcmp(stream, "stderr") == 0 ? p->ctl->err : p->ctl->out;
-        (void) fputs(safe, f);
-        (void) fflush(f);
+        /* standard error has no buffer: what it does not take is known at once */
+        if (fputs(safe, f) == EOF && p->ctl->lost == 0)
+                p->ctl->lost = errno;
+        ctl_flush(p->ctl, f);
         if (f == p->ctl->out ? p->ctl->out_tty : p->ctl->err_tty)
                 p->in_line = safe[strlen(safe) - 1] != '\n' ? f : NULL;
 }
 
 static void print_line(CtlPrinter *p, const json_t *event, const char *what, const char *subject, const char *more) {
-        _cleanup_free_ char *safe_subject = NULL, *safe_more = NULL;
+        _cleanup_free_ char *safe_subject = NULL, *named = NULL, *safe_more = NULL;
         const char *time = ctl_string(event, "time");
         const char *on = p->ctl->err_color ? "\033[2m" : "", *off = p->ctl->err_color ? "\033[0m" : "";
 
@@ -75,7 +82,8 @@ static void print_line(CtlPrinter *p, const json_t *event, const char *what, con
                 return;
 
         safe_subject = text_escape(subject, strlen(subject), false);
-        safe_more = text_escape(more, strlen(more), false);
+        named = ctl_name_users(more);
+        safe_more = named ? text_escape(named, strlen(named), false) : NULL;
         if (!safe_subject || !safe_more)
                 return;
 
@@ -174,6 +182,9 @@ typedef struct Follow {
         char state[32];          /* the last that was seen */
         char step[72];           /* what is under way in the run: "boot", a step's name; "" if nothing is */
         char *reason;            /* owned */
+        IpcClient *asker;        /* owned; NULL: nothing was asked yet */
+        uint64_t asked_usec;     /* when; 0: not since the item is in this state */
+        json_t *why;             /* owned; the reasons that were said last, NULL: none */
         CtlExit status;
         bool interrupted;
 } Follow;
@@ -181,7 +192,9 @@ typedef struct Follow {
 static void follow_done(Follow *f) {
         (void) sd_event_source_disable_unref(f->timer);
         (void) sd_event_source_disable_unref(f->quiet);
+        ipc_client_free(f->asker);
         ipc_client_free(f->client);
+        json_decref(f->why);
         (void) sd_event_unref(f->event);
         free(f->reason);
 }
@@ -227,6 +240,9 @@ static void follow_take(Follow *f, const json_t *event) {
         to = strcmp(type, "state") == 0 ? ctl_string(event, "to") : strcmp(type, "end") == 0 ? ctl_string(event, "state") : NULL;
         if (to) {
                 (void) snprintf(f->state, sizeof(f->state), "%s", to);
+                f->asked_usec = 0;
+                json_decref(f->why);
+                f->why = NULL;
                 free(f->reason);
                 f->reason = ctl_string(event, "reason") ? strdup(ctl_string(event, "reason")) : NULL;
         }
@@ -314,11 +330,40 @@ static int follow_on_signal(sd_event_source *s, const struct signalfd_siginfo *s
         return 0;
 }
 
+static void follow_on_status(IpcClient *c, const char *error, json_t *params, bool more, void *userdata) {
+        _cleanup_json_ json_t *reasons = NULL;
+        Follow *f = userdata;
+
+        if (error || strcmp(f->state, "queued") != 0)
+                return;
+        reasons = waiting_reasons(params);
+        if (!reasons || json_equal(reasons, f->why))
+                return;
+
+        ctl_print_end(&f->printer);
+        waiting_note(f->ctl, reasons);
+        json_decref(f->why);
+        f->why = TAKE_PTR(reasons);
+}
+
+/* In vain, if that cannot be asked: it is for the person alone. */
+static void follow_ask_why(Follow *f) {
+        uint64_t now = time_monotonic();
+
+        if (strcmp(f->state, "queued") != 0 || f->lost_usec > 0 || (f->asked_usec > 0 && now - f->asked_usec < WHY_USEC))
+                return;
+        f->asked_usec = now;
+        if (!f->asker && ipc_client_new(&f->asker, f->event, f->ctl->api_path) < 0)
+                return;
+        (void) ipc_client_call_async(f->asker, "io.anchorhold.Manager.Status", json_object(), NULL, 0, false, WHY_USEC / 2, follow_on_status, f);
+}
+
 /* Nothing for a while: show that we wait, and for what. */
 static int follow_on_quiet(sd_event_source *s, uint64_t usec, void *userdata) {
         Follow *f = userdata;
         const char *state = *f->state ? f->state : "waiting";
 
+        follow_ask_why(f);
         /* a line that the guest has not ended is not written over */
         if (ctl_progress_silence(f->ctl) >= PARTIAL_USEC)
                 ctl_print_end(&f->printer);

@@ -9,23 +9,6 @@
 
 #define SECOND UINT64_C(1000000)
 
-const char *format_size(uint64_t bytes, char buffer[static CTL_TEXT_SIZE]) {
-        static const char units[] = "BKMGTPE";
-        double v = (double) bytes;
-        size_t i = 0;
-
-        while (v >= 1024 && i < sizeof(units) - 2) {
-                v /= 1024;
-                i++;
-        }
-
-        if (i == 0 || v >= 100 || v == (double) (uint64_t) v)
-                (void) snprintf(buffer, CTL_TEXT_SIZE, "%.0f%c", v, units[i]);
-        else
-                (void) snprintf(buffer, CTL_TEXT_SIZE, "%.1f%c", v, units[i]);
-        return buffer;
-}
-
 const char *format_duration(uint64_t usec, char buffer[static CTL_TEXT_SIZE]) {
         static const struct {
                 uint64_t usec;

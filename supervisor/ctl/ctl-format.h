@@ -6,10 +6,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define CTL_TEXT_SIZE 32
+#include "util/text.h"
 
-/* 1536 → "1.5K", 7 → "7B". Returns buffer. */
-const char *format_size(uint64_t bytes, char buffer[static CTL_TEXT_SIZE]);
+#define CTL_TEXT_SIZE TEXT_SIZE_SIZE
+
+static inline const char *format_size(uint64_t bytes, char buffer[static CTL_TEXT_SIZE]) {
+        return text_size(bytes, buffer);
+}
 /* Microseconds: "350ms", "4.2s", "3min 20s", "1h 5min", "2d 3h". */
 const char *format_duration(uint64_t usec, char buffer[static CTL_TEXT_SIZE]);
 /* Micro-dollars: "$0.0042", "$1.20". */

@@ -41,6 +41,7 @@ const CtlVerbInfo ctl_verbs[_VERBS] = {
                                      ctl_verb_credential_rotate },
         [VERB_CREDENTIAL_REMOVE] = { "credential remove", "NAME", "Take a value from this host and from the runs that have it", 1, 1, false,
                                      ctl_verb_credential_remove },
+        [VERB_AUDIT_EXPORT] = { "audit export", "", "Write the audit log to standard output, closed by a signed line", 0, 0, false, ctl_verb_audit_export },
         [VERB_AUDIT_VERIFY] = { "audit verify", "", "Check the audit log's chain", 0, 0, false, ctl_verb_audit_verify },
         [VERB_STATUS] = { "status", "", "Show this host's daemons, runs and counts", 0, 0, false, ctl_verb_status },
         [VERB_DOCTOR] = { "doctor", "", "Look for what keeps runs from starting", 0, 0, false, ctl_verb_doctor },
@@ -64,22 +65,48 @@ static const struct {
         { "This host", VERB_STATUS, VERB_HELP },
 };
 
+static void print_summary(Ctl *ctl, CtlVerb v) {
+        const char *arguments = ctl_verbs[v].arguments;
+        char left[64];
+
+        /* the long forms are in each verb's own help */
+        if (v <= VERB_RUN || *arguments == '[')
+                arguments = "";
+        (void) snprintf(left, sizeof(left), "%s%s%s", ctl_verbs[v].name, *arguments ? " " : "", arguments);
+        (void) fputs("  ", ctl->out);
+        table_pad(ctl->out, left, 35);
+        (void) fprintf(ctl->out, "%s\n", ctl_verbs[v].summary);
+}
+
+static bool is_in_group(CtlVerb v, const char *word) {
+        size_t n = strlen(word);
+
+        return strncmp(ctl_verbs[v].name, word, n) == 0 && ctl_verbs[v].name[n] == ' ';
+}
+
+bool ctl_print_group_help(Ctl *ctl, const char *word) {
+        bool any = false;
+
+        for (CtlVerb v = 0; v < _VERBS; v++) {
+                if (!is_in_group(v, word))
+                        continue;
+                if (!any)
+                        (void) fprintf(ctl->out, "anchorctl %s VERB …\n\n", word);
+                any = true;
+                print_summary(ctl, v);
+        }
+        if (any)
+                (void) fprintf(ctl->out, "\n\"anchorctl help %s VERB\" says more about one.\n", word);
+        return any;
+}
+
 void ctl_print_help(Ctl *ctl) {
         (void) fputs("anchorctl [OPTIONS…] VERB …\n\nHand work to coding agents on this host, watch it, and fetch what came of it.\n", ctl->out);
 
         for (size_t g = 0; g < ELEMENTSOF(groups); g++) {
                 (void) fprintf(ctl->out, "\n%s:\n", groups[g].title);
-                for (CtlVerb v = groups[g].first; v <= groups[g].last; v++) {
-                        char left[64];
-
-                        /* the long forms are in each verb's own help */
-                        (void) snprintf(left, sizeof(left), "%s%s%s", ctl_verbs[v].name,
-                                        v > VERB_RUN && *ctl_verbs[v].arguments && ctl_verbs[v].arguments[0] != '[' ? " " : "",
-                                        v > VERB_RUN && ctl_verbs[v].arguments[0] != '[' ? ctl_verbs[v].arguments : "");
-                        (void) fputs("  ", ctl->out);
-                        table_pad(ctl->out, left, 35);
-                        (void) fprintf(ctl->out, "%s\n", ctl_verbs[v].summary);
-                }
+                for (CtlVerb v = groups[g].first; v <= groups[g].last; v++)
+                        print_summary(ctl, v);
         }
 
         (void) fputs("\nOptions:\n", ctl->out);
@@ -92,7 +119,7 @@ CtlExit ctl_no_verb(Ctl *ctl, int n_args, char *args[]) {
         size_t n = strlen(args[0]), end = 0;
 
         for (CtlVerb v = 0; v < _VERBS && end < sizeof(verbs); v++)
-                if (strncmp(ctl_verbs[v].name, args[0], n) == 0 && ctl_verbs[v].name[n] == ' ')
+                if (is_in_group(v, args[0]))
                         end += (size_t) snprintf(verbs + end, sizeof(verbs) - end, "%s%s", end > 0 ? ", " : "", ctl_verbs[v].name + n + 1);
 
         if (end == 0)
@@ -140,10 +167,15 @@ CtlExit ctl_verb_help(Ctl *ctl) {
 
         if (about.n_args == 1 && strcmp(about.args[0], "manual") == 0) {
                 r = print_manual(ctl, NULL);
-                return r < 0 ? ctl_report(ctl, "show " MANUAL_PATH, r, NULL, NULL) : CTL_OK;
+                if (r >= 0)
+                        return CTL_OK;
+                ctl_error(ctl, "Cannot read " MANUAL_PATH ": %s", strerror(-r));
+                return ctl_exit_of_errno(r);
         }
 
         verb = ctl_find_verb(&about, &words);
+        if (verb == _VERBS && about.n_args == 1 && ctl_print_group_help(ctl, about.args[0]))
+                return CTL_OK;
         if (verb == _VERBS)
                 return ctl_no_verb(ctl, about.n_args, about.args);
 

@@ -5,6 +5,8 @@
 #include <errno.h>
 #include <string.h>
 
+#include "ctl/ctl-evidence.h"
+#include "ctl/ctl-format.h"
 #include "ctl/ctl-table.h"
 #include "ctl/ctl.h"
 #include "util/json.h"
@@ -70,9 +72,20 @@ static char *status_text(const json_t *value) {
 }
 
 static void status_line(Ctl *ctl, const char *key, const json_t *value) {
-        _cleanup_free_ char *text = status_text(value), *safe = text_escape(key, strlen(key), false);
+        _cleanup_free_ char *text = status_text(value), *named = text ? ctl_name_users(text) : NULL, *safe = text_escape(key, strlen(key), false);
 
-        (void) fprintf(ctl->out, "%16s: %s\n", safe ?: "?", text ?: "?");
+        (void) fprintf(ctl->out, "%16s: %s\n", safe ?: "?", named ?: "?");
+}
+
+/* What is in "space" is bytes. */
+static void status_member(Ctl *ctl, const char *key, const char *inner, const json_t *value) {
+        _cleanup_free_ char *both = text_format("%s %s", key, inner);
+        _cleanup_json_ json_t *size = NULL;
+        char text[CTL_TEXT_SIZE];
+
+        if (strcmp(key, "space") == 0 && json_is_integer(value) && json_integer_value(value) >= 0)
+                size = json_string(format_size((uint64_t) json_integer_value(value), text));
+        status_line(ctl, both ?: inner, size ?: value);
 }
 
 CtlExit ctl_verb_status(Ctl *ctl) {
@@ -99,9 +112,7 @@ CtlExit ctl_verb_status(Ctl *ctl) {
                         continue;
                 }
                 json_object_foreach(value, inner, v) {
-                        _cleanup_free_ char *both = text_format("%s %s", key, inner);
-
-                        status_line(ctl, both ?: inner, v);
+                        status_member(ctl, key, inner, v);
                 }
         }
         return CTL_OK;

@@ -4,13 +4,13 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "ctl/ctl-format.h"
 #include "ctl/ctl-table.h"
+#include "ctl/ctl-waiting.h"
 #include "ctl/ctl.h"
 #include "util/io.h"
 #include "util/json.h"
@@ -107,51 +107,20 @@ static int list_row(Table *t, const json_t *item) {
 }
 
 /* One line for each reason why what is queued does not start, other than that others are first. */
-static void say_why(Ctl *ctl, const char *format, ...) __attribute__((__format__(__printf__, 2, 3)));
-
-static void say_why(Ctl *ctl, const char *format, ...) {
-        _cleanup_free_ char *text = NULL, *safe = NULL;
-        va_list ap;
-        int n;
-
-        va_start(ap, format);
-        n = vasprintf(&text, format, ap);
-        va_end(ap);
-        if (n < 0)
-                text = NULL;
-        safe = text ? text_escape(text, (size_t) n, false) : NULL;
-        if (safe)
-                (void) fprintf(ctl->out, "No run starts: %s.\n", safe);
-}
-
 static void list_why_waiting(Ctl *ctl) {
-        _cleanup_json_ json_t *reply = NULL;
-        const char *name, *reason;
-        json_t *state, *space;
+        _cleanup_json_ json_t *reply = NULL, *reasons = NULL;
+        const json_t *reason;
+        size_t i;
 
         if (ctl_call(ctl, "ask for the status", "Status", json_object(), NULL, 0, &reply, NULL, 0) != CTL_OK)
                 return;
 
-        json_object_foreach(json_object_get(reply, "enforcers"), name, state) {
-                const char *text = json_string_value(state) ?: "?";
+        reasons = waiting_reasons(reply);
+        json_array_foreach(reasons, i, reason) {
+                _cleanup_free_ char *safe = text_escape(json_string_value(reason), json_string_length(reason), false);
 
-                if (strcmp(text, "ok") != 0)
-                        say_why(ctl, "%s: %s", name, text);
+                (void) fprintf(ctl->out, "No run starts: %s.\n", safe ?: "?");
         }
-        reason = ctl_string(reply, "host_problem");
-        if (reason)
-                say_why(ctl, "host.json cannot be used: %s", reason);
-        space = json_object_get(reply, "space");
-        reason = ctl_string(space, "reason");
-        if (reason)
-                say_why(ctl, "%s%s", reason, json_is_true(json_object_get(space, "low")) ? "; \"anchorctl prune --dry-run\" shows what could go" : "");
-        if (json_is_object(json_object_get(reply, "drain")))
-                say_why(ctl, "this host is drained; \"anchorctl host undrain\" ends that");
-        if (json_is_true(json_object_get(json_object_get(reply, "site_policy"), "waits")))
-                say_why(ctl, "the policy in /etc/anchorhold is another one since the host went back to another deployment; \"anchorctl policy accept\" ends that");
-        reason = ctl_string(reply, "hold_reason");
-        if (json_is_true(json_object_get(reply, "hold")))
-                say_why(ctl, "on hold%s%s; \"anchorctl release\" ends that", reason ? ": " : "", reason ?: "");
 }
 
 static bool any_is_queued(const json_t *items) {
@@ -359,7 +328,7 @@ CtlExit ctl_verb_release(Ctl *ctl) {
 
         r = ctl_call(ctl, "release", "Hold", json_pack("{s:b}", "on", 0), NULL, 0, NULL, NULL, 0);
         if (r == CTL_OK)
-                ctl_note(ctl, "Runs start again.");
+                waiting_ended(ctl, "The hold is released.", "Runs start again.");
         return r;
 }
 
@@ -398,13 +367,18 @@ static CtlExit write_bundle(Ctl *ctl, const char *item, const char *path) {
         if (!to_stdout) {
                 to = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
                 if (to < 0) {
-                        ctl_error(ctl, "Cannot write %s: %s", path, strerror(errno));
-                        return CTL_FAILED;
+                        r = -errno;
+                        ctl_error(ctl, "Cannot write %s: %s", path, strerror(-r));
+                        return ctl_exit_of_errno(r);
                 }
         }
         r = io_copy(from, to_stdout ? STDOUT_FILENO : to, UINT64_MAX, &size);
         if (r < 0) {
                 ctl_error(ctl, "Cannot write %s: %s", path, strerror(-r));
+                return CTL_FAILED;
+        }
+        if (!to_stdout && close(TAKE_FD(to)) < 0) {
+                ctl_error(ctl, "Cannot write %s: %s", path, strerror(errno));
                 return CTL_FAILED;
         }
         if (!to_stdout)

@@ -132,7 +132,7 @@ static const struct Inline *find_enclosure(const char *s) {
 }
 
 static bool is_inline(const char *s) {
-        static const char *const others[] = { "Fl", "Ns", "Oo", "Oc", "Xr" };
+        static const char *const others[] = { "Fl", "Ns", "Oo", "Oc", "Po", "Pc", "Xr" };
 
         for (size_t i = 0; i < ELEMENTSOF(others); i++)
                 if (strcmp(s, others[i]) == 0)
@@ -169,11 +169,11 @@ static void add_tokens(Page *p, char **tokens, size_t n) {
                         add_piece(p, e->before);
                         p->cling = true;
                         closers[n_closers++] = e->after;
-                } else if (strcmp(tokens[i], "Oo") == 0) {
-                        add_piece(p, "[");
+                } else if (strcmp(tokens[i], "Oo") == 0 || strcmp(tokens[i], "Po") == 0) {
+                        add_piece(p, tokens[i][0] == 'O' ? "[" : "(");
                         p->cling = true;
-                } else if (strcmp(tokens[i], "Oc") == 0)
-                        add_clinging(p, "]");
+                } else if (strcmp(tokens[i], "Oc") == 0 || strcmp(tokens[i], "Pc") == 0)
+                        add_clinging(p, tokens[i][0] == 'O' ? "]" : ")");
                 else if (strcmp(tokens[i], "Ns") == 0)
                         p->cling = true;
                 else if (strcmp(tokens[i], "Xr") == 0 && i + 2 < end) {

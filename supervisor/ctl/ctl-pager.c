@@ -36,7 +36,7 @@ void ctl_pager_open(Ctl *ctl) {
                 return;
         }
 
-        (void) fflush(ctl->out);
+        ctl_flush(ctl, ctl->out);
         pid = fork();
         if (pid == 0) {
                 (void) dup2(pipe_fds[0], STDIN_FILENO);

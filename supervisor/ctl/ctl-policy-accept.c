@@ -2,6 +2,7 @@
 
 /* policy accept: the site's policy that a rollback of the operating system brought back shall hold again. */
 
+#include "ctl/ctl-waiting.h"
 #include "ctl/ctl.h"
 #include "util/json.h"
 
@@ -23,7 +24,10 @@ CtlExit ctl_verb_policy_accept(Ctl *ctl) {
         /* with a digest: only what somebody has looked at */
         digest = ctl->o.n_args > 1 ? ctl->o.args[1] : ctl_string(site, "digest");
         r = ctl_call(ctl, "accept the policy", "AcceptPolicy", json_pack("{s:s?}", "digest", digest), NULL, 0, NULL, NULL, 0);
-        if (r == CTL_OK)
-                ctl_note(ctl, "The policy in /etc/anchorhold holds again, in place of %s.", ctl_string(site, "previous") ?: "?");
-        return r;
+        if (r != CTL_OK)
+                return r;
+
+        ctl_note(ctl, "The policy in /etc/anchorhold holds again, in place of %s.", ctl_string(site, "previous") ?: "?");
+        waiting_ended(ctl, NULL, "Items are leased again.");
+        return CTL_OK;
 }

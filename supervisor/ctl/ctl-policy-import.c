@@ -445,7 +445,7 @@ static json_t *read_settings(Ctl *ctl, const char *file, CtlExit *ret_exit) {
                                    : io_read_file(AT_FDCWD, file, SETTINGS_MAX_SIZE, &text, &size);
         if (r < 0) {
                 ctl_error(ctl, "Cannot read %s: %s", file, strerror(-r));
-                *ret_exit = r == -ENOENT ? CTL_NOT_FOUND : CTL_FAILED;
+                *ret_exit = ctl_exit_of_errno(r);
                 return NULL;
         }
 

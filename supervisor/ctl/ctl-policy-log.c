@@ -272,7 +272,7 @@ static CtlExit report_read(Ctl *ctl, int r, const char *subject) {
                 return CTL_FAILED;
         }
         ctl_error(ctl, "Cannot read the audit log: %s", strerror(-r));
-        return r == -EACCES || r == -EPERM ? CTL_REFUSED : r == -ENOENT ? CTL_NOT_FOUND : CTL_FAILED;
+        return ctl_exit_of_errno(r);
 }
 
 /* ---- following ---- */
@@ -291,7 +291,8 @@ static CtlExit print_line(Ctl *ctl, const CtlLogRecord *r) {
                 return ctl_report(ctl, "read the audit log", -ENOMEM, NULL, NULL);
 
         (void) fprintf(ctl->out, "%s %s %-7s %s  %s\n", strlen(time) >= 19 ? time + 11 : time, r->run ?: "-", verdict(r), rule, text);
-        return fflush(ctl->out) == EOF ? CTL_FAILED : CTL_OK;
+        ctl_flush(ctl, ctl->out);
+        return ctl->lost != 0 ? CTL_FAILED : CTL_OK;
 }
 
 static CtlExit print_new(Ctl *ctl, Records *records, uint64_t *last_seq) {

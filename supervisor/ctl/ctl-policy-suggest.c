@@ -41,7 +41,8 @@ typedef struct Wish {
         const char *protocol;    /* static; NULL: nobody saw what it carried */
         char method[33];         /* "": the whole connection, or git */
         char *path, *repository; /* owned; one at most */
-        bool dropped;            /* another one has it in it */
+        uint64_t smart;          /* how often it was git's smart protocol in the clear; 0: it was something else */
+        bool dropped;            /* another one has it in it, or keeps it from being any good */
 } Wish;
 
 typedef struct Suggestion {
@@ -179,6 +180,7 @@ static int add_wish(Suggestion *s, Wish *w, uint64_t count) {
                 const Wish *other = &s->wishes[i];
 
                 if (is_same(other, w)) {
+                        s->wishes[i].smart += w->smart;
                         wish_done(w);
                         return 0;
                 }
@@ -207,6 +209,8 @@ static int add_wish(Suggestion *s, Wish *w, uint64_t count) {
         return 0;
 }
 
+static const char git_in_the_clear[] = "git in the clear, of a host with rules about git";
+
 /* What cannot be suggested of git, though its rules are what it was refused by. */
 static const char *git_left_out(GitService service) {
         switch (service) {
@@ -222,8 +226,8 @@ static const char *git_left_out(GitService service) {
         }
 }
 
-/* "GET /v1/x", as egressd notes it of a request. */
-static int take_request(Suggestion *s, const Wish *whole, const char *detail, uint64_t count) {
+/* "GET /v1/x", as egressd notes it of a request. ruled: by rules about git, which the host has. */
+static int take_request(Suggestion *s, const Wish *whole, const char *detail, bool ruled, uint64_t count) {
         const char *space = detail ? strchr(detail, ' ') : NULL, *repository, *left_out;
         size_t n = space ? (size_t) (space - detail) : 0, size;
         Wish w = *whole;
@@ -237,10 +241,14 @@ static int take_request(Suggestion *s, const Wish *whole, const char *detail, ui
         memcpy(w.method, detail, n);
         w.method[n] = '\0';
 
-        /* in the clear git has no rules of its own */
+        /* in the clear git has no rules of its own; there a path is as good, unless the host has rules about git on another port */
         w.path = strndup(space + 1, strcspn(space + 1, "?"));
-        service = strcmp(protocol_of(&w), "tls") == 0 ? git_service_of(w.method, space + 1, &repository, &size) : GIT_NONE;
-        left_out = git_left_out(service);
+        service = git_service_of(w.method, space + 1, &repository, &size);
+        if (strcmp(protocol_of(&w), "tls") != 0) {
+                w.smart = service != GIT_NONE && service != GIT_DUMB ? count : 0;
+                service = GIT_NONE;
+        }
+        left_out = ruled && w.smart > 0 ? git_in_the_clear : git_left_out(service);
         if (left_out) {
                 leave_out(s, left_out, count);
                 wish_done(&w);
@@ -256,6 +264,7 @@ static int take_request(Suggestion *s, const Wish *whole, const char *detail, ui
 
 /* One record stands for many requests, and names those that it has room for. */
 static int take_requests(Suggestion *s, const Wish *whole, const json_t *data, uint64_t count) {
+        bool ruled = strcmp(ctl_string(data, "reason") ?: "", "git-repository") == 0;
         const json_t *details = json_object_get(data, "details");
         uint64_t unlisted = (uint64_t) json_integer_value(json_object_get(data, "unlisted"));
         int r = 0;
@@ -263,11 +272,11 @@ static int take_requests(Suggestion *s, const Wish *whole, const json_t *data, u
         if (unlisted > 0)
                 leave_out(s, "which request it was is not in the log", unlisted);
         if (!details)
-                return unlisted < count ? take_request(s, whole, ctl_string(data, "detail"), count - unlisted) : 0;
+                return unlisted < count ? take_request(s, whole, ctl_string(data, "detail"), ruled, count - unlisted) : 0;
         for (size_t i = 0; r >= 0 && i < json_array_size(details); i++) {
                 const json_t *one = json_array_get(details, i);
 
-                r = take_request(s, whole, json_string_value(json_array_get(one, 0)), (uint64_t) json_integer_value(json_array_get(one, 1)));
+                r = take_request(s, whole, json_string_value(json_array_get(one, 0)), ruled, (uint64_t) json_integer_value(json_array_get(one, 1)));
         }
         return r;
 }
@@ -352,9 +361,22 @@ static bool is_idle(const Suggestion *s, const Wish *w) {
         return w->path;
 }
 
+/* Will the rules that are suggested have one about git for the same host? */
+static bool is_for_git_alone(const Suggestion *s, const Wish *w) {
+        for (size_t i = 0; w->smart > 0 && i < s->n; i++)
+                if (s->wishes[i].repository && strcmp(s->wishes[i].name, w->name) == 0)
+                        return true;
+        return false;
+}
+
 static void drop_superseded(Suggestion *s) {
-        for (size_t i = 0; i < s->n; i++)
-                s->wishes[i].dropped = is_vague(s, &s->wishes[i]);
+        for (size_t i = 0; i < s->n; i++) {
+                bool git = is_for_git_alone(s, &s->wishes[i]);
+
+                s->wishes[i].dropped = git || is_vague(s, &s->wishes[i]);
+                if (git)
+                        leave_out(s, git_in_the_clear, s->wishes[i].smart);
+        }
         for (size_t i = 0; i < s->n; i++)
                 if (!s->wishes[i].dropped)
                         s->wishes[i].dropped = is_idle(s, &s->wishes[i]);

@@ -222,7 +222,7 @@ CtlExit ctl_verb_policy_test(Ctl *ctl) {
                                      : io_read_file(AT_FDCWD, t.file, CASES_MAX_SIZE, &text, &size);
         if (r < 0) {
                 ctl_error(ctl, "Cannot read %s: %s", t.file, strerror(-r));
-                return r == -ENOENT ? CTL_NOT_FOUND : CTL_FAILED;
+                return ctl_exit_of_errno(r);
         }
         if (strlen(text) != size)
                 return ctl_usage(ctl, "%s is no text.", t.file);

@@ -3,7 +3,9 @@
 /* policy check: the files, read with the caller's own rights. */
 
 #include <errno.h>
+#include <fcntl.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "ctl/ctl-egress.h"
 #include "util/json.h"
@@ -25,7 +27,7 @@ static char *root_of(Ctl *ctl) {
 
 static CtlExit report_load(Ctl *ctl, const char *what, int r) {
         ctl_error(ctl, "Cannot load %s: %s", what, strerror(-r));
-        return r == -EACCES ? CTL_REFUSED : CTL_FAILED;
+        return ctl_exit_of_errno(r);
 }
 
 CtlExit ctl_policy_load(Ctl *ctl, CtlPolicy *ret) {
@@ -34,9 +36,10 @@ CtlExit ctl_policy_load(Ctl *ctl, CtlPolicy *ret) {
 
         if (!root)
                 return ctl_report(ctl, "load the policy", -ENOMEM, NULL, NULL);
-        if (ctl->o.root && access(*root ? root : "/", F_OK) < 0) {
-                ctl_error(ctl, "Cannot read %s: %s", ctl->o.root, strerror(errno));
-                return CTL_NOT_FOUND;
+        if (ctl->o.root && faccessat(AT_FDCWD, *root ? root : "/", X_OK, AT_EACCESS) < 0) {
+                r = -errno;
+                ctl_error(ctl, "Cannot read %s: %s", ctl->o.root, strerror(-r));
+                return ctl_exit_of_errno(r);
         }
 
         r = policy_load(&ret->policy, root, &ret->findings, &ret->n_findings);
@@ -62,6 +65,16 @@ static CtlExit load_one(Ctl *ctl, const char *file, CtlPolicy *ret) {
         return r < 0 ? report_load(ctl, file, r) : CTL_OK;
 }
 
+/* Of a file with findings: that it cannot be read, for want of permission or since it is not there, is one. */
+static CtlExit exit_of_findings(const char *file) {
+        return faccessat(AT_FDCWD, file, R_OK, AT_EACCESS) < 0 ? ctl_exit_of_errno(-errno) : CTL_FAILED;
+}
+
+/* Checking, a file that is not there is a finding as any other. */
+static CtlExit exit_of_check(const char *file) {
+        return file && exit_of_findings(file) == CTL_REFUSED ? CTL_REFUSED : CTL_FAILED;
+}
+
 /* The one egress policy of a set that was loaded from its file; NULL if that had findings. */
 static const EgressPolicy *only_egress(const CtlPolicy *l) {
         const char *const *names;
@@ -80,7 +93,7 @@ CtlExit ctl_policy_load_file(Ctl *ctl, const char *file, CtlPolicy *ret, const E
         if (*ret_egress)
                 return CTL_OK;
         ctl_policy_print_findings(ctl, ctl->err, "", ret->findings, ret->n_findings);
-        return access(file, F_OK) < 0 && errno == ENOENT ? CTL_NOT_FOUND : CTL_FAILED;
+        return exit_of_findings(file);
 }
 
 /* ---- check ---- */
@@ -124,7 +137,7 @@ static CtlExit check(Ctl *ctl, const char *file) {
 
         if (ctl->o.json != CTL_JSON_OFF) {
                 r = check_json(ctl, &l, warnings, n_warnings);
-                return r != CTL_OK ? r : l.n_findings > 0 ? CTL_FAILED : CTL_OK;
+                return r != CTL_OK || l.n_findings == 0 ? r : exit_of_check(file);
         }
 
         ctl_policy_print_findings(ctl, ctl->out, "", l.findings, l.n_findings);
@@ -137,7 +150,7 @@ static CtlExit check(Ctl *ctl, const char *file) {
                 ctl_note(ctl, "%s: no finding. Digest %.16s.", file, e ? egress_policy_digest(e) : "-");
         } else
                 ctl_note(ctl, "%zu files, no finding. Digest %.16s.", n_files, policy_digest(l.policy));
-        return l.n_findings > 0 ? CTL_FAILED : CTL_OK;
+        return l.n_findings == 0 ? CTL_OK : exit_of_check(file);
 }
 
 CtlExit ctl_verb_policy_check(Ctl *ctl) {

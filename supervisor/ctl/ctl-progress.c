@@ -90,7 +90,7 @@ static void draw(Ctl *ctl, const char *text) {
 
         if (ctl->progress.shown)
                 erase(ctl);
-        (void) fflush(ctl->out);
+        ctl_flush(ctl, ctl->out);
         fitting = progress_fit(text, ctl_terminal_columns(ctl->err), &ctl->progress.width);
         if (fitting)
                 (void) fputs(fitting, ctl->err);
@@ -125,7 +125,7 @@ void ctl_progress(Ctl *ctl, const char *format, ...) {
                 draw(ctl, text);
                 return;
         }
-        (void) fflush(ctl->out);
+        ctl_flush(ctl, ctl->out);
         (void) fprintf(ctl->err, "%s\n", text);
         (void) fflush(ctl->err);
         ctl->progress.said_usec = now;

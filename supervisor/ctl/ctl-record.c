@@ -95,12 +95,20 @@ static void write_detail(FILE *f, const char *event, const json_t *data) {
 
 /* Whether the fence refused something by this name: it is neither what it let through nor our own tests of it (net/fence-counts.c). */
 static bool kept_by_fence(const char *name, const json_t *count) {
-        return json_integer_value(count) > 0 && strcmp(name, "connect_allowed") != 0 && strcmp(name, "tested") != 0 && strcmp(name, "create_elsewhere") != 0;
+        return json_integer_value(count) > 0 && strcmp(name, "connect_allowed") != 0 && strcmp(name, "tested") != 0;
 }
 
 static void write_totals(FILE *f, const json_t *data) {
+        static const struct {
+                const char *member, *text;
+        } reasons[] = {
+                { "other_source", "for a forged source address" },
+                { "not_ipv4", "that were not IPv4" },
+                { "other_device", "from another device" },
+        };
         json_t *fence = json_object_get(data, "fence"), *count;
-        long long rejected = number(data, "rejected"), forged = number(json_object_get(data, "dropped"), "other_source"), kept = 0;
+        const json_t *dropped = json_object_get(data, "dropped");
+        long long rejected = number(data, "rejected"), kept = 0;
         const char *name, *separator = " (";
 
         json_object_foreach(fence, name, count)
@@ -108,8 +116,9 @@ static void write_totals(FILE *f, const json_t *data) {
                         kept += json_integer_value(count);
 
         (void) fprintf(f, "in all, %lld packet%s turned away by the guest's network", rejected, rejected == 1 ? "" : "s");
-        if (forged > 0)
-                (void) fprintf(f, ", %lld dropped for a forged source address", forged);
+        for (size_t i = 0; i < ELEMENTSOF(reasons); i++)
+                if (number(dropped, reasons[i].member) > 0)
+                        (void) fprintf(f, ", %lld dropped %s", (long long) number(dropped, reasons[i].member), reasons[i].text);
         if (kept == 0)
                 return;
 

@@ -117,7 +117,8 @@ static int spawn_git(const char *const *args, int out_fd, int err_fd, pid_t *ret
         if (r == 0)
                 r = posix_spawnp(ret, "git", &actions, NULL, (char **) argv, (char **) environment);
         (void) posix_spawn_file_actions_destroy(&actions);
-        return -r;
+        /* other things that are not there are no reason to look for git */
+        return r == ENOENT ? -ENOPKG : -r;
 }
 
 /* Waits, showing how far it is. The exit status, or negative errno. */
@@ -262,18 +263,14 @@ static int borrow_objects(const char *scratch, const char *objects) {
         return io_write_file_atomic(AT_FDCWD, path, line, strlen(line), 0600);
 }
 
-static int make_bundle(Ctl *ctl, const char *objects, const char *format, const char *commit, int *ret_fd, char **ret_complaint) {
+static int make_bundle(Ctl *ctl, const char *scratch, const char *objects, const char *format, const char *commit, int *ret_fd, char **ret_complaint) {
         _cleanup_free_ char *git_dir = NULL, *object_format = NULL;
-        _cleanup_(scratch_removep) char *scratch = NULL;
         _cleanup_fd_ int fd = -1, null_fd = -1;
         int r;
 
         null_fd = open("/dev/null", O_WRONLY | O_CLOEXEC);
         if (null_fd < 0)
                 return -errno;
-        r = make_scratch(&scratch);
-        if (r < 0)
-                return r;
         git_dir = text_format("--git-dir=%s", scratch);
         object_format = text_format("--object-format=%s", format);
         if (!git_dir || !object_format)
@@ -306,18 +303,35 @@ static int make_bundle(Ctl *ctl, const char *objects, const char *format, const 
 
 /* ---- the repository ---- */
 
+/* Git takes a repository that it may not read for none. 0 or negative errno. */
+static int may_read(const char *repo) {
+        static const char *const parts[] = { "", "/.git", "/objects", "/.git/objects" };
+
+        for (size_t i = 0; i < ELEMENTSOF(parts); i++) {
+                _cleanup_free_ char *path = text_format("%s%s", repo, parts[i]);
+
+                if (!path)
+                        return -ENOMEM;
+                if (faccessat(AT_FDCWD, path, R_OK, AT_EACCESS) < 0 && (errno == EACCES || errno == EPERM || i == 0))
+                        return -errno;
+        }
+        return 0;
+}
+
 /* Says what is wrong for r of run_git(): 1 with git's complaint, or negative errno. */
 static CtlExit seed_failed(Ctl *ctl, const char *repo, int r, const char *reason, CtlExit status) {
         if (r == -EINTR) {
                 ctl_error(ctl, "Interrupted.");
                 return CTL_INTERRUPTED;
         }
-        if (r == -ENOENT && !reason) {
+        if (r == -ENOPKG) {
                 ctl_error(ctl, "Cannot run git: it is not installed, or not in $PATH.");
                 return CTL_FAILED;
         }
         ctl_error(ctl, "Cannot read the repository %s: %s", repo, reason ?: strerror(-r));
-        return r < 0 ? CTL_FAILED : status;
+        if (r < 0)
+                return ctl_exit_of_errno(r);
+        return reason && strstr(reason, strerror(EACCES)) ? CTL_REFUSED : status;
 }
 
 static CtlExit find_commit(Ctl *ctl, const char *repo, const char *base, char **ret) {
@@ -348,14 +362,16 @@ static CtlExit find_commit(Ctl *ctl, const char *repo, const char *base, char **
 
 static CtlExit seed_make(Ctl *ctl, const char *path, const char *base, int *ret_fd, char **ret_commit) {
         _cleanup_free_ char *repo = NULL, *objects = NULL, *shallow = NULL, *format = NULL, *commit = NULL, *reason = NULL;
+        _cleanup_(scratch_removep) char *scratch = NULL;
         _cleanup_fd_ int fd = -1;
         CtlExit status;
         int r;
 
         repo = realpath(path, NULL);
-        if (!repo) {
-                ctl_error(ctl, "Cannot read the repository %s: %s", path, strerror(errno));
-                return errno == ENOENT || errno == ENOTDIR ? CTL_NOT_FOUND : CTL_FAILED;
+        r = repo ? may_read(repo) : -errno;
+        if (r < 0) {
+                ctl_error(ctl, "Cannot read the repository %s: %s", path, strerror(-r));
+                return ctl_exit_of_errno(r);
         }
 
         r = ask_git(ctl, &objects, &reason, GIT("-C", repo, "rev-parse", "--path-format=absolute", "--git-path", "objects"));
@@ -375,7 +391,12 @@ static CtlExit seed_make(Ctl *ctl, const char *path, const char *base, int *ret_
         if (status != CTL_OK)
                 return status;
 
-        r = make_bundle(ctl, objects, format, commit, &fd, &reason);
+        r = make_scratch(&scratch);
+        if (r < 0) {
+                ctl_error(ctl, "Cannot make a folder in %s, for the bundle of the repository: %s", scratch_folder("/tmp"), strerror(-r));
+                return r == -EACCES ? CTL_REFUSED : CTL_FAILED;
+        }
+        r = make_bundle(ctl, scratch, objects, format, commit, &fd, &reason);
         if (r != 0)
                 return seed_failed(ctl, repo, r, reason, CTL_FAILED);
 

@@ -54,6 +54,13 @@ static void member(Ctl *ctl, const json_t *item, const char *title, const char *
         ctl_field(ctl, title, ctl_string(item, key));
 }
 
+/* What the host says of the item, with its users' names. */
+static void said(Ctl *ctl, const json_t *item, const char *title, const char *key) {
+        _cleanup_free_ char *named = ctl_name_users(ctl_string(item, key) ?: "");
+
+        ctl_field(ctl, title, named);
+}
+
 static uint64_t span_of(const json_t *object, const char *from, const char *to) {
         const char *a = ctl_string(object, from), *b = ctl_string(object, to);
         uint64_t x, y;
@@ -105,7 +112,7 @@ static void show_pruned(Ctl *ctl, const json_t *item) {
 
         json_array_foreach(json_object_get(item, "pruned"), i, row) {
                 const char *why = ctl_string(row, "why") ?: "?";
-                _cleanup_free_ char *actor = ctl_actor(ctl_string(row, "actor")), *text = NULL;
+                _cleanup_free_ char *actor = ctl_name_users(ctl_string(row, "actor") ?: ""), *text = NULL;
                 char size[CTL_TEXT_SIZE];
 
                 text = text_format("%s on %s, %s (%s)", ctl_string(row, "part") ?: "?", ctl_string(row, "time") ?: "?",
@@ -116,12 +123,12 @@ static void show_pruned(Ctl *ctl, const json_t *item) {
 }
 
 static void show_head(Ctl *ctl, const json_t *item) {
-        _cleanup_free_ char *state = ctl_text(item, "state", "?"), *id = ctl_text(item, "id", "?"), *requester = ctl_actor(ctl_string(item, "requester"));
+        _cleanup_free_ char *state = ctl_text(item, "state", "?"), *id = ctl_text(item, "id", "?"), *requester = ctl_name_users(ctl_string(item, "requester") ?: "");
         const json_t *command = json_object_get(item, "command");
         char ago[CTL_TEXT_SIZE], cost[CTL_TEXT_SIZE], line[128];
 
         (void) fprintf(ctl->out, "%s %s\n", id ?: "?", state ?: "?");
-        member(ctl, item, "Reason", "reason");
+        said(ctl, item, "Reason", "reason");
         show_flags(ctl, item);
         member(ctl, item, "Waits for", "enforcers"); /* which one is lost, if one is */
         member(ctl, item, "Waits for", "space");
@@ -156,7 +163,7 @@ static void show_head(Ctl *ctl, const json_t *item) {
 
 /* ---- tables ---- */
 
-typedef enum CellKind { CELL_TEXT, CELL_COUNT, CELL_COST, CELL_TIME, CELL_TOOK, CELL_ACTOR } CellKind;
+typedef enum CellKind { CELL_TEXT, CELL_COUNT, CELL_COST, CELL_TIME, CELL_TOOK, CELL_SAID } CellKind;
 
 typedef struct Column {
         const char *title, *key;
@@ -177,12 +184,12 @@ static const struct Section {
                 {
                         { "RUN", "id", CELL_TEXT }, { "STAGE", "stage", CELL_TEXT }, { "ATTEMPT", "attempt", CELL_COUNT },
                         { "ACCEL", "accel", CELL_TEXT }, { "BOOTS", "boots", CELL_COUNT }, { "TOOK", NULL, CELL_TOOK },
-                        { "OUTCOME", "outcome", CELL_TEXT }, { "REASON", "reason", CELL_TEXT },
+                        { "OUTCOME", "outcome", CELL_TEXT }, { "REASON", "reason", CELL_SAID },
                 },
         },
         {
                 "History", "history", false,
-                { { "TIME", "time", CELL_TIME }, { "STATE", "to", CELL_TEXT }, { "BY", "actor", CELL_ACTOR }, { "REASON", "reason", CELL_TEXT } },
+                { { "TIME", "time", CELL_TIME }, { "STATE", "to", CELL_TEXT }, { "BY", "actor", CELL_SAID }, { "REASON", "reason", CELL_SAID } },
         },
         {
                 "Model calls", "usage", false,
@@ -195,7 +202,7 @@ static const struct Section {
         },
         {
                 "Notes", "notes", true,
-                { { "TIME", "time", CELL_TIME }, { "KIND", "kind", CELL_TEXT }, { "NOTE", "text", CELL_TEXT } },
+                { { "TIME", "time", CELL_TIME }, { "KIND", "kind", CELL_TEXT }, { "NOTE", "text", CELL_SAID } },
         },
 };
 
@@ -225,8 +232,8 @@ static int add_cell(Table *t, const json_t *row, const Column *c) {
         case CELL_TOOK:
                 span = span_of(row, "created", "finished");
                 return table_add(t, span > 0 ? format_duration(span, buffer) : "-");
-        case CELL_ACTOR:
-                name = ctl_actor(ctl_string(row, c->key));
+        case CELL_SAID:
+                name = ctl_name_users(ctl_string(row, c->key) ?: "");
                 text = name ? text_escape(name, strlen(name), false) : NULL;
                 return text ? table_add(t, *text ? text : "-") : -ENOMEM;
         case CELL_TEXT:
@@ -354,7 +361,7 @@ CtlExit ctl_show_result(Ctl *ctl, const char *id) {
 
         (void) fprintf(ctl->out, "%s\n", id);
         member(ctl, item, "State", "state");
-        member(ctl, item, "Reason", "reason");
+        said(ctl, item, "Reason", "reason");
         member(ctl, item, "Base", "base");
         member(ctl, item, "Result", "result_commit");
         show_pruned(ctl, item);

@@ -42,7 +42,7 @@ static CtlExit read_task(Ctl *ctl, char **ret) {
         }
         if (r < 0) {
                 ctl_error(ctl, "Cannot read the task from %s: %s", ctl->o.task_file, strerror(-r));
-                return r == -ENOENT ? CTL_NOT_FOUND : CTL_FAILED;
+                return ctl_exit_of_errno(r);
         }
         if (strlen(text) != size) {
                 ctl_error(ctl, "The task in %s is not text.", ctl->o.task_file);
@@ -97,7 +97,8 @@ static CtlExit make_params(Ctl *ctl, const char *commit, json_t **ret) {
         return CTL_OK;
 }
 
-static CtlExit submit(Ctl *ctl, char **ret_item) {
+/* ret_duplicate is why it is one, if it is. */
+static CtlExit submit(Ctl *ctl, char **ret_item, char **ret_duplicate) {
         _cleanup_json_ json_t *params = NULL, *reply = NULL;
         _cleanup_free_ char *commit = NULL;
         _cleanup_fd_ int seed = -1;
@@ -140,35 +141,44 @@ static CtlExit submit(Ctl *ctl, char **ret_item) {
                 return CTL_FAILED;
         }
 
+        if (strcmp(ctl_string(reply, "state") ?: "", "duplicate") == 0 && !(*ret_duplicate = strdup(ctl_string(reply, "reason") ?: "its source has another")))
+                return CTL_FAILED;
         *ret_item = strdup(item);
         return *ret_item ? CTL_OK : CTL_FAILED;
 }
 
 CtlExit ctl_verb_submit(Ctl *ctl) {
-        _cleanup_free_ char *item = NULL;
+        _cleanup_free_ char *item = NULL, *duplicate = NULL;
         CtlExit r;
 
-        r = submit(ctl, &item);
+        r = submit(ctl, &item, &duplicate);
         if (r != CTL_OK)
                 return r;
 
         if (ctl->o.json != CTL_JSON_OFF) {
-                _cleanup_json_ json_t *j = json_pack("{s:s}", "item", item);
+                _cleanup_json_ json_t *j = json_pack("{s:s, s:s*}", "item", item, "duplicate", duplicate);
 
-                return ctl_print_json(ctl, j);
+                r = ctl_print_json(ctl, j);
+                if (r != CTL_OK)
+                        return r;
+        } else {
+                (void) fprintf(ctl->out, "%s\n", item);
         }
 
-        (void) fprintf(ctl->out, "%s\n", item);
-        if (ctl->out_tty)
+        if (duplicate) {
+                ctl_error(ctl, "%s is a duplicate, and nothing is done for it: %s.", item, duplicate);
+                return CTL_CONFLICT;
+        }
+        if (ctl->out_tty && ctl->o.json == CTL_JSON_OFF)
                 ctl_note(ctl, "Follow it with \"anchorctl logs --follow %s\".", item);
         return CTL_OK;
 }
 
 CtlExit ctl_verb_run(Ctl *ctl) {
-        _cleanup_free_ char *item = NULL;
+        _cleanup_free_ char *item = NULL, *duplicate = NULL;
         CtlExit r;
 
-        r = submit(ctl, &item);
+        r = submit(ctl, &item, &duplicate);
         if (r != CTL_OK)
                 return r;
 

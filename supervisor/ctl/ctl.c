@@ -29,9 +29,29 @@ static void say(Ctl *ctl, const char *before, const char *format, va_list ap) {
                 return;
 
         ctl_progress_done(ctl);
-        (void) fflush(ctl->out);
+        ctl_flush(ctl, ctl->out);
         (void) fprintf(ctl->err, "%s%s\n", before, safe);
         (void) fflush(ctl->err);
+}
+
+void ctl_flush(Ctl *ctl, FILE *f) {
+        if (fflush(f) == EOF && ctl->lost == 0)
+                ctl->lost = errno;
+}
+
+/*
+ * What was to be on standard output is there, or the exit status says that it is not: a stream whose buffer was written
+ * in vain drops it, and its next flush succeeds. A reader that went away (EPIPE) has what it wanted.
+ */
+static CtlExit finish_output(Ctl *ctl, CtlExit r) {
+        ctl_flush(ctl, ctl->out);
+        if (ctl->lost == 0 && ferror(ctl->out))
+                ctl->lost = EIO;
+        if (ctl->lost == 0 || ctl->lost == EPIPE)
+                return r;
+
+        ctl_error(ctl, "Cannot write: %s", strerror(ctl->lost));
+        return r == CTL_OK ? CTL_FAILED : r;
 }
 
 void ctl_error(Ctl *ctl, const char *format, ...) {
@@ -69,11 +89,15 @@ CtlExit ctl_print_json(Ctl *ctl, const json_t *value) {
 
         ctl_progress_done(ctl);
         /* ASCII only: nothing that a terminal could take for a command */
+        errno = 0;
         if (json_dumpf(value, ctl->out, flags | JSON_ENSURE_ASCII) < 0 || fputc('\n', ctl->out) == EOF) {
-                ctl_error(ctl, "Cannot write: %s", strerror(errno));
+                if (!ferror(ctl->out))
+                        return ctl_report(ctl, "print JSON", -ENOMEM, NULL, NULL);
+                if (ctl->lost == 0)
+                        ctl->lost = errno;
                 return CTL_FAILED;
         }
-        (void) fflush(ctl->out);
+        ctl_flush(ctl, ctl->out);
         return CTL_OK;
 }
 
@@ -108,6 +132,19 @@ CtlExit ctl_exit_of_error(const char *error, const json_t *params) {
         if (strcmp(name, "BadInput") == 0)
                 return ctl_string(params, "file") ? CTL_REFUSED : CTL_USAGE;
         return CTL_FAILED;
+}
+
+CtlExit ctl_exit_of_errno(int r) {
+        switch (r) {
+        case -ENOENT:
+        case -ENOTDIR:
+                return CTL_NOT_FOUND;
+        case -EACCES:
+        case -EPERM:
+                return CTL_REFUSED;
+        default:
+                return CTL_FAILED;
+        }
 }
 
 CtlExit ctl_exit_of_state(const char *state, const char *reason) {
@@ -270,7 +307,7 @@ CtlExit ctl_call_more(Ctl *ctl, const char *what, const char *method, json_t *pa
 
 /* ---- the program ---- */
 
-CtlExit ctl_run(Ctl *ctl, int argc, char *argv[]) {
+static CtlExit run_verb(Ctl *ctl, int argc, char *argv[]) {
         const CtlVerbInfo *info;
         CtlVerb verb;
         int words, n;
@@ -284,10 +321,10 @@ CtlExit ctl_run(Ctl *ctl, int argc, char *argv[]) {
         if (ctl->o.version)
                 return ctl_verb_version(ctl);
         if (ctl->o.help) {
-                if (verb == _VERBS)
-                        ctl_print_help(ctl);
-                else
+                if (verb != _VERBS)
                         ctl_print_verb_help(ctl, verb);
+                else if (ctl->o.n_args != 1 || !ctl_print_group_help(ctl, ctl->o.args[0]))
+                        ctl_print_help(ctl);
                 return CTL_OK;
         }
         if (ctl->o.n_args == 0)
@@ -323,6 +360,10 @@ CtlExit ctl_run(Ctl *ctl, int argc, char *argv[]) {
         return r;
 }
 
+CtlExit ctl_run(Ctl *ctl, int argc, char *argv[]) {
+        return finish_output(ctl, run_verb(ctl, argc, argv));
+}
+
 /* TERM unset or "dumb": nothing but plain lines. NO_COLOR (no-color.org): no emphasis. */
 static void find_terminals(Ctl *ctl) {
         const char *term = getenv("TERM"), *no_color = getenv("NO_COLOR");
@@ -342,15 +383,9 @@ int ctl_main(int argc, char *argv[]) {
                 .out = stdout,
                 .err = stderr,
         };
-        CtlExit r;
 
         log_init("anchorctl");
         find_terminals(&ctl);
 
-        r = ctl_run(&ctl, argc, argv);
-        if (fflush(stdout) == EOF && r == CTL_OK && errno != EPIPE) {
-                ctl_error(&ctl, "Cannot write: %s", strerror(errno));
-                r = CTL_FAILED;
-        }
-        return (int) r;
+        return (int) ctl_run(&ctl, argc, argv);
 }

@@ -43,7 +43,7 @@ typedef struct CtlOptions {
         bool no_pager, no_legend, quiet, help, version;
 
         const char *workflow, *repo, *base, *task, *task_file, *source, *upstream;
-        const char *states, *run, *reason, *bundle, *root, *file, *directory, *checkpoints, *key, *method, *path, *name, *within, *from, *by, *since, *age;
+        const char *states, *run, *reason, *bundle, *root, *file, *directory, *checkpoints, *key, *head, *method, *path, *name, *within, *from, *by, *since, *age;
         bool follow, all, hold, blocked, suggest, diff, verify, raw, apply, dry_run;
         uint64_t limit;
 
@@ -59,6 +59,7 @@ typedef struct Ctl {
         const char *api_path;   /* borrowed */
         const char *egress_path;/* borrowed; NULL: where it is on a host */
         FILE *out, *err;        /* borrowed */
+        int lost;               /* errno of the first output that could not be written; 0: none */
         bool out_tty, err_tty;
         bool err_redraw;        /* err is a terminal that can take a line back */
         bool err_color;         /* and one that is to show emphasis */
@@ -106,6 +107,7 @@ CtlExit ctl_verb_credential_add(Ctl *ctl);
 CtlExit ctl_verb_credential_list(Ctl *ctl);
 CtlExit ctl_verb_credential_rotate(Ctl *ctl);
 CtlExit ctl_verb_credential_remove(Ctl *ctl);
+CtlExit ctl_verb_audit_export(Ctl *ctl);
 CtlExit ctl_verb_audit_verify(Ctl *ctl);
 CtlExit ctl_verb_status(Ctl *ctl);
 CtlExit ctl_verb_doctor(Ctl *ctl);
@@ -124,7 +126,7 @@ CtlExit ctl_verb_help(Ctl *ctl);
 typedef enum CtlVerb {
         VERB_SUBMIT, VERB_RUN, VERB_LIST, VERB_SHOW, VERB_COST, VERB_LOGS, VERB_STOP, VERB_RELEASE, VERB_RESULT,
         VERB_POLICY_CHECK, VERB_POLICY_EXPLAIN, VERB_POLICY_TEST, VERB_POLICY_IMPORT, VERB_POLICY_LOG, VERB_POLICY_ALLOW, VERB_POLICY_DENY, VERB_POLICY_RELOAD, VERB_POLICY_ACCEPT,
-        VERB_CREDENTIAL_ADD, VERB_CREDENTIAL_LIST, VERB_CREDENTIAL_ROTATE, VERB_CREDENTIAL_REMOVE, VERB_AUDIT_VERIFY,
+        VERB_CREDENTIAL_ADD, VERB_CREDENTIAL_LIST, VERB_CREDENTIAL_ROTATE, VERB_CREDENTIAL_REMOVE, VERB_AUDIT_EXPORT, VERB_AUDIT_VERIFY,
         VERB_STATUS, VERB_DOCTOR, VERB_PRUNE, VERB_HOST_STATUS, VERB_HOST_UPGRADE, VERB_HOST_ROLLBACK, VERB_HOST_ACCEPT, VERB_HOST_DRAIN, VERB_HOST_UNDRAIN,
         VERB_VERSION, VERB_HELP,
         _VERBS,
@@ -154,6 +156,8 @@ CtlExit ctl_no_verb(Ctl *ctl, int n_args, char *args[]);
 CtlExit ctl_check_options(Ctl *ctl, CtlVerb verb);
 
 void ctl_print_help(Ctl *ctl);
+/* Of the verbs of two words, those with that first one; false: there is none. */
+bool ctl_print_group_help(Ctl *ctl, const char *word);
 void ctl_print_verb_help(Ctl *ctl, CtlVerb verb);
 void ctl_print_options(FILE *f, CtlVerb verb, bool global);
 
@@ -188,6 +192,9 @@ unsigned ctl_terminal_columns(FILE *f);
 
 /* ---- printing ---- */
 
+/* Flushes; what is lost by it is said at the end, and counts as a failure. */
+void ctl_flush(Ctl *ctl, FILE *f);
+
 /* One JSON value as --json= wants it. */
 CtlExit ctl_print_json(Ctl *ctl, const json_t *value);
 
@@ -220,6 +227,8 @@ CtlExit ctl_call_more(Ctl *ctl, const char *what, const char *method, json_t *pa
 CtlExit ctl_report(Ctl *ctl, const char *what, int r, const char *error, const json_t *params);
 
 CtlExit ctl_exit_of_error(const char *error, const json_t *params);
+/* Of a file, or a folder, that a person named: negative errno. */
+CtlExit ctl_exit_of_errno(int r);
 /* Of a followed item that came to rest in that state. */
 CtlExit ctl_exit_of_state(const char *state, const char *reason);
 

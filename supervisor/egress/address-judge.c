@@ -91,6 +91,7 @@ static const AddressRange metadata[] = {
         V4(169, 254, 0, 23, 32),                    /* Tencent Cloud: metadata.tencentyun.com */
         V4(169, 254, 42, 42, 32),                   /* Scaleway */
         V4(100, 100, 100, 200, 32),                 /* Alibaba Cloud: ECS instance metadata */
+        V4(100, 96, 0, 96, 32),                     /* BytePlus, Volcano Engine: docs.byteplus.com, "Viewing instance metadata" (2026-11) */
         V4(168, 63, 129, 16, 32),                   /* Azure: wire server and DNS */
         V4(192, 0, 0, 192, 32),                     /* Oracle Cloud Infrastructure Classic */
         V4(192, 80, 8, 124, 32),                    /* Equinix Metal: metadata.platformequinix.com */

@@ -5,7 +5,7 @@
 #include <string.h>
 #include <strings.h>
 
-#include "egress/agreement.h"
+#include "egress/agreement-api.h"
 #include "util/cleanup.h"
 
 static const char *const protocols[] = {
@@ -92,6 +92,13 @@ bool agreement_same_field(const char *a, const char *b) {
         }
 }
 
+static bool is_one_of(const char *name, const char *const *list, size_t n) {
+        for (size_t i = 0; i < n; i++)
+                if (agreement_same_field(name, list[i]))
+                        return true;
+        return false;
+}
+
 bool agreement_field_overrides(const char *name) {
         static const char *const overrides[] = {
                 /* the method: frameworks, and what asks an authenticator (nginx, Traefik) */
@@ -103,8 +110,18 @@ bool agreement_field_overrides(const char *name) {
                 "forwarded", "x-forwarded-host", "x-forwarded-server", "x-host", "x-original-host", "x-http-host-override", "x-envoy-original-host",
         };
 
-        for (size_t i = 0; i < ELEMENTSOF(overrides); i++)
-                if (agreement_same_field(name, overrides[i]))
-                        return true;
-        return false;
+        return is_one_of(name, overrides, ELEMENTSOF(overrides));
+}
+
+bool agreement_field_names_path(const char *name) {
+        static const char *const paths[] = {
+                "destination", /* RFC 4918, 10.3; OpenStack's object store as well */
+                /* Amazon S3 and what speaks it, and its kin */
+                "x-amz-copy-source", "x-amz-rename-source", "x-goog-copy-source", "x-oss-copy-source", "x-cos-copy-source", "x-obs-copy-source", "x-bce-copy-source",
+                "x-tos-copy-source",
+                "x-ms-copy-source", "x-ms-rename-source", "x-ms-file-rename-source", /* Azure */
+                "x-copy-from", "x-symlink-target", "x-object-manifest",              /* OpenStack */
+        };
+
+        return is_one_of(name, paths, ELEMENTSOF(paths));
 }

@@ -8,6 +8,11 @@
 #include "egress/egress-state-private.h"
 #include "util/log.h"
 
+static void grant_forget_requests(EgressGrant *g) {
+        while (g->streams)
+                egress_grant_remove_stream(g, g->streams);
+}
+
 static EgressGrant *grant_free(EgressGrant *g) {
         if (!g)
                 return NULL;
@@ -15,10 +20,7 @@ static EgressGrant *grant_free(EgressGrant *g) {
         free(g->unit);
         free(g->name);
         free(g->rule);
-        free(g->method);
-        free(g->path);
-        while (g->streams)
-                egress_grant_remove_stream(g, g->streams);
+        grant_forget_requests(g);
         free(g);
         return NULL;
 }
@@ -76,6 +78,23 @@ static void addresses_from_text(const char *text, EgressGrant *g) {
         }
 }
 
+int egress_state_load_latest_grant(EgressState *s) {
+        _cleanup_(db_stmt_donep) DbStmt *q = NULL;
+        int r;
+
+        r = db_query(s->db, &q, "SELECT seq FROM sqlite_sequence WHERE name = 'grant_'", NULL);
+        if (r < 0)
+                return r;
+        r = db_step(q);
+        if (r > 0)
+                s->latest_grant = (uint64_t) db_column_int(q, 0);
+        return r < 0 ? r : 0;
+}
+
+uint64_t egress_state_latest_grant(const EgressState *s) {
+        return s->latest_grant;
+}
+
 int egress_run_load_grants(EgressState *s, EgressRun *run) {
         _cleanup_(db_stmt_donep) DbStmt *q = NULL;
         int r;
@@ -91,8 +110,7 @@ int egress_run_load_grants(EgressState *s, EgressRun *run) {
                 if (r < 0)
                         return r;
                 g->id = (uint64_t) db_column_int(q, 0);
-                /* what its owner was told is not written down: the worst is assumed */
-                g->covers = strncmp(g->unit, "anchor-inject@", strlen("anchor-inject@")) == 0;
+                g->unlisted = true; /* what its owner asked, or was told not to ask, is not written down */
                 addresses_from_text(db_column_text(q, 6), g);
                 run_link_grant(run, g);
         }
@@ -133,7 +151,7 @@ int egress_run_add_grant(EgressState *s, EgressRun *run, const char *unit, uint6
         if (r < 0)
                 return r;
 
-        g->id = (uint64_t) db_last_id(s->db);
+        g->id = s->latest_grant = (uint64_t) db_last_id(s->db);
         *ret = g;
         run_link_grant(run, TAKE_PTR(g));
         return 0;
@@ -161,20 +179,42 @@ void egress_run_remove_grant(EgressState *s, EgressGrant *grant) {
         (void) grant_free(grant);
 }
 
-int egress_grant_set_request(EgressGrant *g, const char *method, const char *path) {
-        _cleanup_free_ char *m = NULL, *p = NULL;
+static int grant_push(EgressGrant *g, uint64_t number, const char *method, const char *path) {
+        EgressStream *t = malloc(sizeof(*t));
 
-        if (method && path) {
-                m = strdup(method);
-                p = strdup(path);
-                if (!m || !p)
-                        return -ENOMEM;
+        if (!t)
+                return -ENOMEM;
+        *t = (EgressStream) { .next = g->streams, .number = number, .method = strdup(method), .path = strdup(path) };
+        g->streams = t;
+        if (t->method && t->path)
+                return 0;
+        egress_grant_remove_stream(g, t);
+        return -ENOMEM;
+}
+
+int egress_grant_set_request(EgressGrant *g, const char *method, const char *path) {
+        grant_forget_requests(g);
+        return method && path ? grant_push(g, 0, method, path) : 0;
+}
+
+int egress_grant_add_request(EgressGrant *g, const char *method, const char *path) {
+        size_t n = 0, size;
+
+        if (!method || !path || g->unlisted)
+                return 0;
+
+        size = strlen(method) + strlen(path);
+        for (const EgressStream *t = g->streams; t; t = t->next, n++) {
+                if (strcmp(t->method, method) == 0 && strcmp(t->path, path) == 0)
+                        return 0;
+                size += strlen(t->method) + strlen(t->path);
         }
-        free(g->method);
-        free(g->path);
-        g->method = TAKE_PTR(m);
-        g->path = TAKE_PTR(p);
-        return 0;
+        if (n >= EGRESS_LISTED_MAX || size > EGRESS_LISTED_SIZE_MAX) {
+                g->unlisted = true;
+                grant_forget_requests(g);
+                return 0;
+        }
+        return grant_push(g, 0, method, path);
 }
 
 void egress_grant_remove_stream(EgressGrant *g, EgressStream *stream) {
@@ -202,27 +242,13 @@ static void forget_streams(EgressGrant *g, uint64_t number, const uint64_t *open
 }
 
 int egress_grant_add_stream(EgressGrant *g, uint64_t number, const char *method, const char *path, const uint64_t *open, size_t n_open) {
-        EgressStream *t;
         size_t n = 0;
-        int r;
 
-        r = egress_grant_set_request(g, NULL, NULL);
-        if (r < 0)
-                return r;
+        if (!g->carries_streams)
+                grant_forget_requests(g);
         g->carries_streams = true;
         forget_streams(g, number, open, n_open);
-        for (t = g->streams; t; t = t->next)
+        for (const EgressStream *t = g->streams; t; t = t->next)
                 n++;
-        if (n >= EGRESS_STREAMS_MAX)
-                return -ENOSPC;
-
-        t = malloc(sizeof(*t));
-        if (!t)
-                return -ENOMEM;
-        *t = (EgressStream) { .next = g->streams, .number = number, .method = strdup(method), .path = strdup(path) };
-        g->streams = t;
-        if (t->method && t->path)
-                return 0;
-        egress_grant_remove_stream(g, t);
-        return -ENOMEM;
+        return n >= EGRESS_STREAMS_MAX ? -ENOSPC : grant_push(g, number, method, path);
 }

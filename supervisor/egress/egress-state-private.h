@@ -17,9 +17,11 @@ struct EgressState {
         char *dir, *root;  /* owned */
         EgressRun *runs;   /* owned */
         size_t n_runs;
+        uint64_t latest_grant; /* that was ever written down */
 };
 
 int egress_run_load_names(EgressState *s, EgressRun *run);
 void egress_run_names_done(EgressRun *run);
+int egress_state_load_latest_grant(EgressState *s);
 int egress_run_load_grants(EgressState *s, EgressRun *run);
 void egress_run_grants_done(EgressRun *run);

@@ -11,6 +11,7 @@
  *   name(run, number, name, pattern)          number n is 198.18.0.1 + n; pattern: the wildcard that admitted it
  *   grant_(id, run, unit, cgroup, name, port, rule, addresses)
  *                                             addresses: as text, between spaces
+ *   close_(key, run, actor, data)             the record of an end that the audit log does not have yet, in place of its grant: egress-closes.c
  *
  * Runs do not outlive the host, so nothing has to survive a loss of power: synchronous=NORMAL, and another boot id
  * empties all tables. It has to survive SIGKILL of egressd, which every commit does.
@@ -42,11 +43,12 @@ static const char schema[] =
         "CREATE TABLE IF NOT EXISTS grant_(id INTEGER PRIMARY KEY AUTOINCREMENT, run TEXT NOT NULL, unit TEXT NOT NULL,"
         " cgroup INTEGER NOT NULL, name TEXT NOT NULL, port INTEGER NOT NULL, rule TEXT NOT NULL,"
         " addresses TEXT NOT NULL) STRICT;"
+        "CREATE TABLE IF NOT EXISTS close_(key TEXT PRIMARY KEY, run TEXT NOT NULL, actor TEXT NOT NULL, data TEXT NOT NULL) STRICT;"
         "PRAGMA synchronous=NORMAL;";
 
 /* Of a database that another version has left: it is of this boot only if egressd was replaced while the host runs, and then its runs have to go. */
 static const char outdated[] =
-        "DROP TABLE IF EXISTS meta; DROP TABLE IF EXISTS run; DROP TABLE IF EXISTS digest_; DROP TABLE IF EXISTS name; DROP TABLE IF EXISTS grant_;";
+        "DROP TABLE IF EXISTS meta; DROP TABLE IF EXISTS run; DROP TABLE IF EXISTS digest_; DROP TABLE IF EXISTS name; DROP TABLE IF EXISTS grant_; DROP TABLE IF EXISTS close_;";
 
 /* ---- memory ---- */
 
@@ -115,7 +117,7 @@ static int forget_everything(EgressState *s, const char *boot) {
         r = db_begin(s->db, &guard);
         if (r < 0)
                 return r;
-        r = db_exec(s->db, "DELETE FROM run; DELETE FROM digest_; DELETE FROM name; DELETE FROM grant_;");
+        r = db_exec(s->db, "DELETE FROM run; DELETE FROM digest_; DELETE FROM name; DELETE FROM grant_; DELETE FROM close_;");
         if (r < 0)
                 return r;
         r = db_run(s->db, "INSERT OR REPLACE INTO meta(key, value) VALUES('boot', ?)", DB_ARGS(DB_TEXT(boot)));
@@ -241,6 +243,8 @@ int egress_state_open(EgressState **ret, const char *dir, const char *root) {
         if (same < 0)
                 return same;
         r = same ? load_runs(s) : forget_everything(s, boot);
+        if (r >= 0)
+                r = egress_state_load_latest_grant(s);
         if (r < 0)
                 return r;
 

@@ -21,16 +21,18 @@ enum {
         GRANT_ADDRESSES_MAX = 8,
         EGRESS_RUNS_MAX = 256,
         EGRESS_STREAMS_MAX = 128,    /* on one connection; inject has a hundred at most */
+        EGRESS_LISTED_MAX = 256,     /* different requests that are remembered of a connection of which nobody says when they are over, */
+        EGRESS_LISTED_SIZE_MAX = 16 * 1024, /* and bytes of their methods and paths */
         RUN_ADDRESSES_MAX = 4096,    /* of a run's grants together: its share of the map, which no other run can use up */
 };
 
 typedef struct EgressState EgressState;
 typedef struct EgressRun EgressRun;
 
-/* One of several requests on a connection. */
+/* A request on a connection. */
 typedef struct EgressStream {
         struct EgressStream *next; /* owned */
-        uint64_t number;           /* its owner's */
+        uint64_t number;           /* its owner's, on a connection that carries several at a time; else 0 */
         char *method, *path;       /* owned */
 } EgressStream;
 
@@ -42,10 +44,9 @@ typedef struct EgressGrant {
         uint64_t cgroup;           /* whose it is */
         char *unit, *name, *rule;  /* owned */
         uint16_t port;
-        char *method, *path;       /* owned; of the last request that was decided under it. NULL: unknown */
-        bool carries_streams;      /* then method and path are unknown, and these are the requests that may be under way on it: */
-        EgressStream *streams;     /* owned */
-        bool covers;               /* its owner was told not to ask for each request: the policy does not weigh them */
+        EgressStream *streams;     /* owned; the requests that may be under way on it, as they were asked about */
+        bool carries_streams;      /* its owner can end one of them alone */
+        bool unlisted;             /* there may be others: its owner was told not to ask about each, they were too many, or an earlier life was asked */
         Address addresses[GRANT_ADDRESSES_MAX];
         size_t n_addresses;
         uint64_t fence[GRANT_ADDRESSES_MAX]; /* ids in the map, at most one for each address */
@@ -120,6 +121,21 @@ int egress_state_change(EgressState *s, EgressRun *run, EgressPolicy *policy, Eg
  * EGRESS_STATE_E_NO_POLICY as above. Takes time, and may be called in another thread as well. */
 int egress_state_load_policy(const EgressState *s, const char *workflow, const char *stage, Policy **ret_set, const EgressPolicy **ret, char **ret_reason);
 
+/* A record of the end of a connection, as it was to be sent under its key. Strings and data are borrowed. */
+typedef struct EgressClose {
+        const char *key, *run, *actor; /* the last may be NULL */
+        json_t *data;
+} EgressClose;
+
+typedef int (*EgressCloseHandler)(const EgressClose *c, void *userdata);
+
+/* auditd does not have them yet: they are there after a restart, until they are dropped, and the grants that they name (`grant`, `others`) are not, in one
+ * transaction for all. One with the same key is replaced. What is in memory of the grants is the caller's to remove. */
+int egress_state_keep_closes(EgressState *s, const EgressClose *closes, size_t n);
+int egress_state_drop_close(EgressState *s, const char *key);
+/* Calls for each, in the order in which they were kept; not to change any meanwhile. */
+int egress_state_load_closes(EgressState *s, EgressCloseHandler handler, void *userdata);
+
 /* Writes down how many records the run has by now. */
 void egress_state_save_records(EgressState *s, EgressRun *run);
 EgressRun *egress_state_find(EgressState *s, const char *run);
@@ -137,9 +153,14 @@ int egress_run_add_grant(EgressState *s, EgressRun *run, const char *unit, uint6
                          const char *rule, const Address *addresses, size_t n_addresses, EgressGrant **ret);
 /* The request that was decided last under it, or NULL. */
 int egress_grant_set_request(EgressGrant *g, const char *method, const char *path);
+/* One more request, of which nobody says when it is over: those before it stay. When they are too many, none is listed any more. Without method and path it
+ * is about the connection, and nothing changes. */
+int egress_grant_add_request(EgressGrant *g, const char *method, const char *path);
 /* One more request on a connection that carries several at a time. Of those with a smaller number all are forgotten that are not among `open`. -ENOSPC beyond EGRESS_STREAMS_MAX. */
 int egress_grant_add_stream(EgressGrant *g, uint64_t number, const char *method, const char *path, const uint64_t *open, size_t n_open);
 void egress_grant_remove_stream(EgressGrant *g, EgressStream *stream);
 EgressGrant *egress_run_find_grant(EgressRun *run, uint64_t id, uint64_t cgroup);
+/* The number of the latest grant of all runs: the next one has a greater one, also after a restart. 0: there was none. */
+uint64_t egress_state_latest_grant(const EgressState *s);
 /* Forgets it; the map is the caller's business. */
 void egress_run_remove_grant(EgressState *s, EgressGrant *grant);

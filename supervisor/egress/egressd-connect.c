@@ -19,7 +19,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "egress/agreement.h"
+#include "egress/agreement-api.h"
 #include "egress/egressd-request.h"
 #include "util/log.h"
 
@@ -72,6 +72,10 @@ static int look(IpcCall *call, json_t *params, void *userdata) {
         return egressd_answer(call, verdict, "allowed", v.rule, v.name, protocol_to_text(v.decision.protocol), 0, false, NULL, NULL);
 }
 
+int egressd_note_request(EgressGrant *g, const Peer *peer, const char *method, const char *path) {
+        return peer->roles & PEER_INJECT ? egress_grant_set_request(g, method, path) : egress_grant_add_request(g, method, path);
+}
+
 /* One more request on a connection that is open under an earlier grant. */
 static int connect_within(Egressd *e, EgressRun *run, IpcCall *call, const Question *question, Verdict *v) {
         EgressGrant *g = egress_run_find_grant(run, question->within, ipc_call_peer(call)->cgroup_id);
@@ -86,7 +90,7 @@ static int connect_within(Egressd *e, EgressRun *run, IpcCall *call, const Quest
         if (question->stream > 0 && question->method && question->path)
                 r = egress_grant_add_stream(g, question->stream, question->method, question->path, question->open, question->n_open);
         else
-                r = egress_grant_set_request(g, question->method, question->path);
+                r = egressd_note_request(g, ipc_call_peer(call), question->method, question->path);
         if (r == -ENOSPC) {
                 v->reason = "unavailable";
                 v->detail = "too many requests on one connection";
@@ -144,7 +148,6 @@ static int done(IpcCall *call, json_t *params, void *userdata) {
         Egressd *e = userdata;
         EgressRun *run;
         EgressGrant *g;
-        int r;
 
         json_check_keys(&reader, params, "", known);
         (void) json_read_uint(&reader, params, "", "grant", JSON_F_REQUIRED, 1, INT64_MAX, &id);
@@ -156,16 +159,14 @@ static int done(IpcCall *call, json_t *params, void *userdata) {
 
         run = egress_state_find(e->state, peer->run);
         g = run ? egress_run_find_grant(run, id, peer->cgroup_id) : NULL;
-        if (!g)
-                return ipc_call_reply(call, NULL); /* revoked meanwhile */
+        if (!g) { /* ended here before */
+                egressd_close_told(e, peer, id, in, out, duration);
+                return ipc_call_reply(call, NULL);
+        }
 
-        r = egressd_record(e, run, "conn.close", peer->unit,
-                           json_pack("{s:I, s:s, s:i, s:s, s:I, s:I, s:I}", "grant", (json_int_t) id, "name", g->name, "port", g->port,
-                                     "rule", g->rule, "bytes_in", (json_int_t) in, "bytes_out", (json_int_t) out,
-                                     "duration_us", (json_int_t) duration), NULL, NULL);
-        if (r < 0)
-                log_warning_errno(r, "run %s: the end of a connection to %s could not be recorded", run->id, g->name);
-
+        egressd_close(e, run, peer->unit,
+                      json_pack("{s:I, s:s, s:i, s:s, s:I, s:I, s:I}", "grant", (json_int_t) id, "name", g->name, "port", g->port, "rule", g->rule,
+                                "bytes_in", (json_int_t) in, "bytes_out", (json_int_t) out, "duration_us", (json_int_t) duration));
         for (size_t i = 0; i < g->n_fence; i++)
                 (void) grant_map_release(e->map, g->fence[i]);
         egress_run_remove_grant(e->state, g);

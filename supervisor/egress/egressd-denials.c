@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 
 /*
- * Denials on their way to the audit log. denials.c counts and says when a record is due; here it is sent, and kept until auditd has
- * acknowledged it. One that auditd did not take (it was gone, slow, or full) is sent again when it answers a ping, and until then no
- * further ones of that run are begun: they go on being counted, in a table that is bounded. So what is kept here is bounded as well, by what may be
- * under way at once and what a release tells at the end.
+ * Denials on their way to the audit log. denials.c counts and says when a record is due; audit/tellings.c sends it, and keeps it until auditd has
+ * acknowledged it. What auditd did not take is sent again when it answers a ping, and until then no further ones of that run are begun. So what is kept is
+ * bounded, by what may be under way at once and what a release tells at the end.
  *
  * Whatever has not been acknowledged when this process ends is in untold.c, and the next life tells it. On an orderly stop little is left
  * for that: everything is told once more (egressd_stop()). A record that auditd wrote without our hearing of it is recognised when it is sent again, by
@@ -21,115 +20,35 @@
 
 enum { STOP_USEC = 4 * 1000 * 1000 }; /* more than auditd has for an answer, less than TimeoutStopSec= */
 
-/* A record that stands for some denials, until auditd has acknowledged it. */
-struct Telling {
-        Egressd *egressd;   /* borrowed */
-        Telling *next, **prev;
-        char run[ID_LENGTH + 1];
-        const char *event;  /* static */
-        char *actor;        /* owned; or NULL */
-        json_t *data;       /* owned */
-        uint64_t count;
-        char key[48];       /* of this record alone */
-        bool refused;       /* and not sent again yet */
-};
-
 static UntoldEvent untold_event(const char *event) {
         return strcmp(event, "dns.refused") == 0 ? UNTOLD_DNS_REFUSED : UNTOLD_EGRESS_DENY;
 }
 
-static Telling *telling_free(Telling *t) {
-        if (!t)
-                return NULL;
-
-        if (t->prev) {
-                *t->prev = t->next;
-                if (t->next)
-                        t->next->prev = t->prev;
-        }
-        json_decref(t->data);
-        free(t->actor);
-        free(t);
-        return NULL;
-}
-DEFINE_CLEANUP(Telling *, telling_free)
-
-static void end_if_told(Egressd *e) {
-        const Telling *t = e->tellings;
-
-        while (t && t->refused)
-                t = t->next;
-        if (e->stopping && !t) /* what was refused is in the file */
+void egressd_end_if_told(Egressd *e) {
+        if (e->stopping && !tellings_is_under_way(e->tellings) && !egressd_closes_under_way(e)) /* denials that were refused are in the file */
                 (void) sd_event_exit(e->event, 0);
 }
 
-static void on_told(int r, void *userdata) {
-        Telling *t = userdata;
-        Egressd *e = t->egressd;
+/* What it will never take as it is stays in the file, and is told without its words. */
+static void on_told(const char *run, unsigned event, uint64_t count, int r, void *userdata) {
+        Egressd *e = userdata;
 
-        /* What it will never take as it is stays in the file, and is told without its words. */
-        t->refused = r < 0 && r != -EINVAL && r != -EACCES;
         if (r >= 0)
-                untold_told(e->untold, t->run, untold_event(t->event), t->count);
-        if (!t->refused)
-                (void) telling_free(t);
-        end_if_told(e);
-}
-
-static int send_telling(Telling *t) {
-        return audit_append_once(t->egressd->audit, t->key, t->event, t->run, NULL, t->actor, json_incref(t->data), on_told, t);
+                untold_told(e->untold, run, (UntoldEvent) event, count);
+        egressd_end_if_told(e);
 }
 
 /* Takes data over. run NULL: it is gone already. */
 static int tell(Egressd *e, EgressRun *run, const char *id, const char *event, const char *actor, json_t *data, uint64_t count) {
-        _cleanup_(telling_freep) Telling *t = NULL;
-        int r;
+        int r = tellings_tell(e->tellings, event, id, actor, data, count, untold_event(event));
 
-        t = calloc(1, sizeof(*t));
-        if (!t || !data || (actor && !(t->actor = strdup(actor)))) {
-                json_decref(data);
-                return -ENOMEM;
-        }
-        t->egressd = e;
-        t->event = event;
-        t->data = data;
-        t->count = count;
-        (void) snprintf(t->key, sizeof(t->key), "%s/%llu", e->life, (unsigned long long) ++e->n_tellings);
-        (void) snprintf(t->run, sizeof(t->run), "%s", id);
-
-        r = send_telling(t);
-        if (r < 0)
-                return r;
-
-        t->next = e->tellings;
-        t->prev = &e->tellings;
-        if (t->next)
-                t->next->prev = &t->next;
-        e->tellings = TAKE_PTR(t);
-        if (run)
+        if (r >= 0 && run)
                 run->n_records++;
-        return 0;
-}
-
-static bool has_refused(const Egressd *e, const char *run) {
-        for (const Telling *t = e->tellings; t; t = t->next)
-                if (t->refused && strcmp(t->run, run) == 0)
-                        return true;
-        return false;
+        return r;
 }
 
 void egressd_tell_again(Egressd *e) {
-        for (Telling *t = e->tellings; t; t = t->next) {
-                int r;
-
-                if (!t->refused || audit_pending(e->audit, t->run) >= EGRESSD_DENIALS_PENDING_MAX)
-                        continue;
-                r = send_telling(t);
-                if (r < 0)
-                        log_warning_errno(r, "run %s: %llu denials cannot be recorded yet", t->run, (unsigned long long) t->count);
-                else
-                        t->refused = false;
-        }
+        tellings_again(e->tellings, EGRESSD_DENIALS_PENDING_MAX);
 }
 
 /* ---- what an earlier life left ---- */
@@ -192,7 +111,7 @@ static bool tell_denial(const Denial *d, bool last, void *userdata) {
         if (!last && run && egressd_over_budget(run) && strcmp(d->reason, "record-budget") != 0)
                 return false;
         /* What waits behind too many others is not taken in time, and holds up what the run is allowed; what was refused goes first. */
-        if (!last && (e->stopping || audit_pending(e->audit, d->run) >= EGRESSD_DENIALS_PENDING_MAX || has_refused(e, d->run)))
+        if (!last && (e->stopping || audit_pending(e->audit, d->run) >= EGRESSD_DENIALS_PENDING_MAX || tellings_is_refused(e->tellings, d->run)))
                 return false;
 
         data = json_pack("{s:s, s:s, s:s, s:i, s:I, s:s*}", "name", d->name, "rule", d->rule, "reason", d->reason,
@@ -210,6 +129,9 @@ static bool tell_denial(const Denial *d, bool last, void *userdata) {
 int egressd_new_denials(Egressd *e) {
         int r;
 
+        r = tellings_new(&e->tellings, e->audit, on_told, e);
+        if (r < 0)
+                return log_error_errno(r, "cannot keep records of denials");
         r = text_make_id('l', e->life);
         if (r < 0)
                 return log_error_errno(r, "no random number");
@@ -267,17 +189,20 @@ int egressd_stop(Egressd *e) {
         if (r < 0)
                 return sd_event_exit(e->event, r);
         e->stopping = true;
-        for (const EgressRun *run = egress_state_runs(e->state); run; run = run->next)
+        for (EgressRun *run = egress_state_runs(e->state); run; run = run->next) {
                 denials_flush(e->denials, run->id);
+                egress_state_save_records(e->state, run);
+        }
         denials_flush(e->denials, NULL); /* of runs that are none, or no more */
-        end_if_told(e);
+        egressd_closes_flush(e, NULL);
+        egressd_closes_keep(e);
+        egressd_end_if_told(e);
         return 0;
 }
 
 void egressd_denials_done(Egressd *e) {
         e->stop = sd_event_source_disable_unref(e->stop);
-        while (e->tellings)
-                (void) telling_free(e->tellings);
+        e->tellings = tellings_free(e->tellings);
         denials_free(e->denials);
         untold_free(e->untold);
 }

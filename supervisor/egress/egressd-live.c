@@ -129,28 +129,37 @@ static bool allows(const EgressRun *run, const EgressGrant *g, const char *metho
         return d.verdict == (inspected ? EGRESS_INSPECT : EGRESS_PASS);
 }
 
+/* The connection, with all that may be under way on it and cannot be ended alone. */
 static bool is_still_allowed(const EgressRun *run, const EgressGrant *g) {
 
-        /* requests that nobody asks about cannot be weighed */
-        if (g->covers && egress_policy_weighs_requests(run->policy, g->name, g->port))
+        /* requests that are not known cannot be weighed */
+        if (g->unlisted && egress_policy_weighs_requests(run->policy, g->name, g->port))
                 return false;
-        return allows(run, g, g->method, g->path);
+        if (g->carries_streams || !g->streams)
+                return allows(run, g, NULL, NULL);
+        for (const EgressStream *t = g->streams; t; t = t->next)
+                if (!allows(run, g, t->method, t->path))
+                        return false;
+        return true;
 }
 
-/* Each request on a connection that carries several is judged by itself: its owner ends those that are not allowed any more, and the others go on. How many. */
+/* Each request on a connection that carries several is judged by itself: its owner ends those that are not allowed any more, and the others go on. Without an
+ * owner who listens the connection is cut. How many. */
 static unsigned cut_streams(Egressd *e, const EgressRun *run, EgressGrant *g) {
         _cleanup_json_ json_t *numbers = json_array();
+        unsigned n = 0;
 
-        for (EgressStream *t = g->streams, *next; t; t = next) {
+        for (EgressStream *t = g->carries_streams ? g->streams : NULL, *next; t; t = next) {
                 next = t->next;
                 if (allows(run, g, t->method, t->path))
                         continue;
                 (void) json_array_append_new(numbers, json_integer((json_int_t) t->number));
                 egress_grant_remove_stream(g, t);
+                n++;
         }
-        if (json_array_size(numbers) > 0)
-                egressd_cut_streams(e, g, numbers);
-        return (unsigned) json_array_size(numbers);
+        if (n > 0 && (json_array_size(numbers) < n || !egressd_cut_streams(e, g, numbers)))
+                egressd_cut(e, g, "policy-changed");
+        return n;
 }
 
 /* How many connections, and streams on connections, were cut. */

@@ -130,7 +130,7 @@ static int refused(IpcCall *call, json_t *params, void *userdata) {
         static const char *const reasons[] = { "rate", "malformed", "too-large", "timeout", "protocol" };
         const char *event = "", *reason = "", *name = NULL, *address = NULL;
         const Peer *peer = ipc_call_peer(call);
-        uint64_t port = 53, count = 1;
+        uint64_t port, count = 1;
         char text[ADDRESS_TEXT_SIZE];
         JsonReader reader = {};
         Egressd *e = userdata;
@@ -143,6 +143,7 @@ static int refused(IpcCall *call, json_t *params, void *userdata) {
         (void) json_read_string(&reader, params, "", "reason", JSON_F_REQUIRED, &reason);
         (void) json_read_string(&reader, params, "", "name", JSON_F_NULLABLE, &name);
         (void) json_read_string(&reader, params, "", "address", JSON_F_NULLABLE, &address);
+        port = strcmp(event, "dns") == 0 ? 53 : 0; /* a connection whose destination cannot be read has none */
         (void) json_read_uint(&reader, params, "", "port", 0, 1, 65535, &port);
         (void) json_read_uint(&reader, params, "", "count", 0, 1, EGRESS_REFUSED_MAX, &count);
         if (!reader.failed && name && strlen(name) > EGRESS_REFUSED_NAME_MAX)

@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 
 #include "audit/audit.h"
+#include "audit/tellings.h"
 #include "egress/denials.h"
 #include "egress/egress-state.h"
 #include "egress/egress-api.h"
@@ -25,7 +26,7 @@ enum {
         EGRESSD_UNWATCHED_USEC = 10 * 1000 * 1000,
         EGRESSD_GRANT_USEC = 30 * 1000 * 1000, /* for new connects */
         EGRESSD_POLICIES_AT_ONCE = 2,          /* read or written, each in a thread */
-        EGRESSD_REQUESTS_MAX = 512,
+        EGRESSD_REQUESTS_MAX = 1024,           /* of all runs, each of which has its share of it */
         EGRESSD_REQUESTS_OF_RUN_MAX = 192,     /* more than a proxy and an inject have under way */
         EGRESSD_RECORDS_MAX = 50000,           /* audit records of one run */
         EGRESSD_DENIALS_PENDING_MAX = 32,      /* records of denials of one run that auditd has not yet taken */
@@ -39,7 +40,7 @@ typedef struct Registration Registration;
 typedef struct Change Change;
 typedef struct Watcher Watcher;
 typedef struct EgressRequest EgressRequest;
-typedef struct Telling Telling;
+typedef struct CloseQueue CloseQueue;
 
 struct Egressd {
         sd_event *event;            /* ref */
@@ -53,9 +54,14 @@ struct Egressd {
         struct stat resolv_conf;    /* as it was when it was read */
         Denials *denials;           /* owned */
         Untold *untold;             /* owned */
-        Telling *tellings;          /* owned; egressd-denials.c */
+        Tellings *tellings;         /* owned; records of denials */
+        CloseQueue *closes;         /* owned; egressd-closes.c */
+        size_t n_closes_behind;     /* of them auditd has refused to take, and has not taken since; that there are any was said */
+        bool closes_barred;         /* auditd refused the last one for good, which was said */
+        bool closes_unkept;         /* they cannot be written down at present, which was said */
+        bool closes_undropped;      /* nor deleted */
         char life[ID_LENGTH + 1];   /* no other process has it */
-        uint64_t n_tellings;        /* so far */
+        uint64_t n_closes;          /* so far; with it, what is told again is recognised */
         sd_event_source *stop;      /* owned; ends the wait for auditd's last answers */
         bool stopping;
         bool host_known;            /* host.json, or that there is none, was understood at least once; what follows is what it said then */
@@ -91,8 +97,8 @@ int egressd_watch(Egressd *e, IpcCall *call);
 void egressd_watchers_done(Egressd *e);
 /* Tells the grant's owner that it is revoked, closes it in the kernel unless others share the destination, records and forgets it. */
 void egressd_cut(Egressd *e, EgressGrant *g, const char *reason);
-/* Tells the grant's owner which of the streams on its connection are not allowed any more: a list of their numbers. */
-void egressd_cut_streams(Egressd *e, const EgressGrant *g, json_t *numbers);
+/* Tells the grant's owner which of the streams on its connection are not allowed any more: a list of their numbers. False: nobody could be told. */
+bool egressd_cut_streams(Egressd *e, const EgressGrant *g, json_t *numbers);
 /* Takes the grants of a run (those of one cgroup, unless it is 0) out of the map, tells their owners, records the end of each, forgets them. */
 void egressd_revoke(Egressd *e, EgressRun *run, uint64_t cgroup, const char *reason);
 
@@ -121,8 +127,34 @@ void egressd_tell_untold(Egressd *e);
 void egressd_tell_again(Egressd *e);
 /* After the audit client is gone. */
 void egressd_denials_done(Egressd *e);
+/* While egressd stops: ends the loop if nothing is under way. */
+void egressd_end_if_told(Egressd *e);
+
+/* What a conn.close says of a connection that egressd ends. */
+json_t *egressd_end_data(const EgressGrant *g, const char *reason);
+
+/* egressd-closes.c: conn.close, each kept until auditd has it. Data are taken over; with `count` for several. */
+void egressd_close(Egressd *e, EgressRun *run, const char *actor, json_t *data);
+/* The same for what egressd ended itself: whoever had the connections (`grant` and `others` in the data), in that cgroup, may say for a moment what went over them. */
+void egressd_close_awaited(Egressd *e, EgressRun *run, const char *actor, uint64_t cgroup, json_t *data);
+void egressd_close_told(Egressd *e, const Peer *peer, uint64_t grant, uint64_t bytes_in, uint64_t bytes_out, uint64_t duration_usec);
+/* What could not be written down is tried again. Nobody's word is awaited any longer: where it took too long; or of that run (NULL: of all). */
+void egressd_closes_tick(Egressd *e);
+void egressd_closes_flush(Egressd *e, const char *run);
+/* auditd answers: what it did not take is sent again. */
+void egressd_closes_tell_again(Egressd *e);
+/* Is anything on its way to auditd, or going to be when that has arrived? */
+bool egressd_closes_under_way(const Egressd *e);
+/* egressd stops: what is not through is written down. */
+void egressd_closes_keep(Egressd *e);
+/* What an earlier life could not get through is sent. */
+int egressd_load_closes(Egressd *e);
+/* After the audit client is gone. */
+void egressd_closes_done(Egressd *e);
 
 /* egressd-connect.c */
+/* A request is asked about under that grant. inject asks about the next one when the one before is over; a proxy, which does not read answers, at once. */
+int egressd_note_request(EgressGrant *g, const Peer *peer, const char *method, const char *path);
 int egressd_on_look(IpcCall *call, json_t *params, void *userdata);
 int egressd_on_connect(IpcCall *call, json_t *params, void *userdata);
 int egressd_on_done(IpcCall *call, json_t *params, void *userdata);

@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "egress/agreement.h"
+#include "egress/agreement-api.h"
 #include "egress/egressd-question.h"
 #include "policy/policy-git.h"
 
@@ -34,7 +34,7 @@ bool question_read(JsonReader *reader, json_t *params, bool look, Question *ret)
 
                 json_check_keys(reader, params, "", known);
         } else {
-                static const char *const known[] = { "address", "name", "port", "protocol", "sni", "ech", "host", "method", "path", "within", "stream", "open", NULL };
+                static const char *const known[] = { "address", "name", "port", "protocol", "sni", "ech", "host", "method", "path", "second_path", "within", "stream", "open", NULL };
 
                 json_check_keys(reader, params, "", known);
         }
@@ -51,6 +51,7 @@ bool question_read(JsonReader *reader, json_t *params, bool look, Question *ret)
         (void) json_read_string(reader, params, "", "host", JSON_F_NULLABLE, &ret->host);
         (void) json_read_string(reader, params, "", "method", JSON_F_NULLABLE, &ret->method);
         (void) json_read_string(reader, params, "", "path", JSON_F_NULLABLE, &ret->path);
+        (void) json_read_bool(reader, params, "", "second_path", JSON_F_NULLABLE, &ret->second_path);
         (void) json_read_uint(reader, params, "", "within", JSON_F_NULLABLE, 1, INT64_MAX, &ret->within);
         (void) json_read_uint(reader, params, "", "stream", JSON_F_NULLABLE, 1, INT64_MAX, &ret->stream);
         read_open(reader, params, ret);
@@ -128,9 +129,12 @@ void question_decide(Egressd *e, EgressRun *run, const Question *question, Verdi
 
         egress_policy_decide(run->policy, v->name, (uint16_t) question->port, question->method, question->path, &v->decision);
         v->rule = v->decision.rule;
-        if (v->decision.verdict != EGRESS_DENY)
+        if (v->decision.verdict != EGRESS_DENY && !(question->second_path && egress_policy_weighs_paths(run->policy, v->name, (uint16_t) question->port)))
                 return;
-        v->reason = v->literal && strcmp(v->decision.reason, "no-rule") == 0 ? "literal-address" : v->decision.reason;
+        if (v->decision.verdict != EGRESS_DENY)
+                v->reason = "second-path"; /* the origin alone knows how it reads the other one, so that nobody here can say whether it is allowed */
+        else
+                v->reason = v->literal && strcmp(v->decision.reason, "no-rule") == 0 ? "literal-address" : v->decision.reason;
         if (question->method && question->path) {
                 describe_request(question, v->request);
                 v->detail = v->request;

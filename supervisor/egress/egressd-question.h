@@ -20,6 +20,7 @@ typedef struct Question {
         size_t n_open;
         EgressProtocol protocol;
         bool ech;
+        bool second_path;             /* a field of the request names one more (agreement-api.h) */
         bool resolve;                 /* of Look: does the name lead anywhere? */
 } Question;
 

@@ -280,6 +280,7 @@ int egressd_on_release(IpcCall *call, json_t *params, void *userdata) {
 
         egressd_turns_forget(e, run);
         egressd_requests_cancel(e, run);
+        egressd_closes_flush(e, run->id);
         egressd_revoke(e, run, 0, "released");
         denials_flush(e->denials, run->id);
         (void) egressd_record(e, run, "egress.released", ipc_call_peer(call)->unit,

@@ -10,11 +10,14 @@
 #include <netinet/in.h>
 #include <string.h>
 
-#include "egress/agreement.h"
+#include "egress/agreement-api.h"
 #include "egress/egressd-request.h"
 #include "util/log.h"
 
-enum { ASKED_PATH_MAX = 4096 };
+enum { ASKED_PATH_MAX = 64 * 1024 }; /* no head of a request is longer */
+
+_Static_assert((int) EGRESSD_REQUESTS_MAX >= (int) EGRESS_RUNS_MAX, "a run without a share could ask nothing");
+_Static_assert((int) RESOLVER_QUERIES_MAX >= 2 * (int) EGRESSD_REQUESTS_MAX, "a request that has room would not be resolved");
 
 struct EgressRequest {
         Egressd *egressd;     /* borrowed */
@@ -87,12 +90,27 @@ static int copy_asked(EgressRequest *q, const Question *question) {
         return q->asked_method && q->asked_path ? 0 : -ENOMEM;
 }
 
+/* A request whose name's servers are silent takes its six seconds. So a run may have as many as it likes of what nobody else is entitled to, and has its share whatever the others
+ * do. (One that was registered a moment ago takes its share at once: for as long as older requests last there may be more than the bound.) */
+static bool has_room(const Egressd *e, const EgressRun *run) {
+        size_t share = EGRESSD_REQUESTS_MAX / egress_state_count(e->state), kept = 0;
+
+        if (run->n_requests >= EGRESSD_REQUESTS_OF_RUN_MAX)
+                return false;
+        if (run->n_requests < share)
+                return true;
+        for (const EgressRun *other = egress_state_runs(e->state); other; other = other->next)
+                if (other->n_requests < share)
+                        kept += share - other->n_requests;
+        return e->n_requests + kept < EGRESSD_REQUESTS_MAX;
+}
+
 static int request_new(EgressRequest **ret, Egressd *e, EgressRun *run, IpcCall *call, const Question *question, const Verdict *v) {
         _cleanup_(request_freep) EgressRequest *q = NULL;
 
         assert(v->rule);
 
-        if (e->n_requests >= EGRESSD_REQUESTS_MAX || run->n_requests >= EGRESSD_REQUESTS_OF_RUN_MAX)
+        if (!has_room(e, run))
                 return -EBUSY;
 
         q = calloc(1, sizeof(*q));
@@ -180,6 +198,15 @@ static void request_take_back(EgressRequest *q) {
         egress_run_remove_grant(q->egressd->state, g);
 }
 
+/* The log has it, or may have it, and nobody gets it. */
+static void request_take_back_recorded(EgressRequest *q) {
+        EgressGrant *g = q->run ? egress_run_find_grant(q->run, q->grant_id, ipc_call_peer(q->call)->cgroup_id) : NULL;
+
+        if (g)
+                egressd_close(q->egressd, q->run, g->unit, egressd_end_data(g, "never-made"));
+        request_take_back(q);
+}
+
 /* Opens the fence to the addresses that are on record; the answer names those for which that went well. */
 static int request_open(EgressRequest *q) {
         const Peer *peer = ipc_call_peer(q->call);
@@ -211,7 +238,7 @@ static bool request_covers(EgressRequest *q) {
 
         if (!g || !(ipc_call_peer(q->call)->roles & PEER_INJECT) || egress_policy_weighs_requests(q->run->policy, q->name, q->port))
                 return false;
-        g->covers = true;
+        g->unlisted = true;
         return true;
 }
 
@@ -225,12 +252,15 @@ static void request_on_recorded(int r, void *userdata) {
         }
 
         if (r < 0 || q->overruled) {
-                request_take_back(q);
+                if (r >= 0 || r == -ETIMEDOUT || r == -ENOTCONN)
+                        request_take_back_recorded(q);
+                else
+                        request_take_back(q);
                 request_deny(q, q->overruled ?: "unavailable", q->overruled ? "the policy was changed" : "the audit log did not take the record");
                 return;
         }
         if (!ipc_call_is_live(q->call)) {
-                request_take_back(q); /* whoever asked is gone */
+                request_take_back_recorded(q); /* whoever asked is gone */
                 (void) request_free(q);
                 return;
         }
@@ -238,7 +268,7 @@ static void request_on_recorded(int r, void *userdata) {
         r = q->grant_id > 0 ? request_open(q) : 0;
         if (r < 0) {
                 log_error_errno(r, "run %s: %s:%u cannot be granted", q->run->id, q->name, q->port);
-                request_take_back(q);
+                request_take_back_recorded(q);
                 request_deny(q, "unavailable", strerror(-r));
                 return;
         }
@@ -288,7 +318,8 @@ static int request_reserve(EgressRequest *q, const Address *addresses, size_t n)
         if (r < 0)
                 return r;
         q->grant_id = g->id;
-        r = egress_grant_set_request(g, q->asked_method, q->asked_path);
+        g->unlisted = q->path && !q->asked_path;
+        r = egressd_note_request(g, peer, q->asked_method, q->asked_path);
         if (r < 0)
                 request_take_back(q);
         return r;
@@ -442,6 +473,8 @@ static void request_weigh_anew(EgressRequest *q) {
         egress_policy_decide(q->run->policy, q->name, q->port, q->asked_method, q->asked_path, &d);
         if (d.verdict == EGRESS_DENY)
                 q->overruled = d.reason;
+        else if (q->path && !q->asked_path)
+                q->overruled = "unavailable"; /* it cannot be weighed */
         else if ((d.verdict == EGRESS_INSPECT) != inspect)
                 q->overruled = "no-rule";
 }

@@ -5,7 +5,7 @@
  * egressd lives and everybody who watches gets a beat. Without an answer there is no beat of either kind.
  *
  * A watcher is a `more` call of io.anchorhold.Egress.Watch that is never answered for good. Through it a proxy
- * learns which of its grants are revoked; without it nobody could tell it, so a grant whose owner has no
+ * learns which grants it has, and from then on which of them are revoked (held-grants.c is its side); without it nobody could tell it, so a grant whose owner has no
  * watcher for ten seconds is revoked in the kernel instead.
  */
 
@@ -56,15 +56,32 @@ static void drop_dead_watchers(Egressd *e) {
         }
 }
 
-static void notify(Egressd *e, Watcher *w, json_t *revoked, json_t *streams) {
-        json_t *params = json_pack("{s:I, s:O*, s:O*}", "heartbeat", (json_int_t) e->n_beats, "revoked", revoked, "streams", streams);
-        int r;
+/* Takes params over. What a watcher is not told now it would never be: it is let go, and watches anew. */
+static bool notify(Egressd *e, Watcher *w, json_t *params) {
+        int r = -ENOMEM;
 
-        if (!params)
-                return;
-        r = ipc_call_notify(w->call, params);
-        if (r < 0)
-                log_debug("a watcher cannot be told: it will notice by itself");
+        if (params && e->audit_works && e->n_beats > 0 && json_object_set_new(params, "heartbeat", json_integer((json_int_t) e->n_beats)) < 0)
+                params = json_unref(params);
+        if (params)
+                r = ipc_call_notify(w->call, params);
+        if (r >= 0 || r == -ENOTCONN)
+                return r >= 0;
+        log_warning_errno(r, "run %s: %s cannot be told about its connections, and is to watch anew", ipc_call_peer(w->call)->run, ipc_call_peer(w->call)->unit);
+        ipc_call_hang_up(w->call);
+        return false;
+}
+
+/* What there is, for one who was not told of what there is no more. */
+static json_t *list_grants(const Egressd *e, const Peer *peer) {
+        EgressRun *run = egress_state_find(e->state, peer->run);
+        json_t *list = json_array();
+
+        for (const EgressGrant *g = run ? run->grants : NULL; g; g = g->next)
+                if (g->cgroup == peer->cgroup_id && json_array_append_new(list, json_integer((json_int_t) g->id)) < 0) {
+                        json_decref(list);
+                        return NULL;
+                }
+        return json_pack("{s:o, s:I}", "grants", list, "latest", (json_int_t) egress_state_latest_grant(e->state));
 }
 
 int egressd_watch(Egressd *e, IpcCall *call) {
@@ -84,44 +101,41 @@ int egressd_watch(Egressd *e, IpcCall *call) {
                 return -ENOMEM;
         *w = (Watcher) { .next = e->watchers, .call = ipc_call_ref(call), .cgroup = peer->cgroup_id };
         e->watchers = w;
-        if (e->audit_works && e->n_beats > 0)
-                notify(e, w, NULL, NULL);
+        (void) notify(e, w, list_grants(e, peer));
         return 0;
 }
 
 static void tell_revoked(Egressd *e, const EgressGrant *g) {
         for (Watcher *w = e->watchers; w; w = w->next)
-                if (w->cgroup == g->cgroup) {
-                        _cleanup_json_ json_t *revoked = json_pack("[I]", (json_int_t) g->id);
-
-                        notify(e, w, revoked, NULL);
-                }
+                if (w->cgroup == g->cgroup)
+                        (void) notify(e, w, json_pack("{s:[I]}", "revoked", (json_int_t) g->id));
 }
 
-void egressd_cut_streams(Egressd *e, const EgressGrant *g, json_t *numbers) {
-        _cleanup_json_ json_t *streams = json_pack("[{s:I, s:O}]", "grant", (json_int_t) g->id, "streams", numbers);
+bool egressd_cut_streams(Egressd *e, const EgressGrant *g, json_t *numbers) {
+        bool told = false;
 
         drop_dead_watchers(e);
         for (Watcher *w = e->watchers; w; w = w->next)
                 if (w->cgroup == g->cgroup)
-                        notify(e, w, NULL, streams);
+                        told = notify(e, w, json_pack("{s:[{s:I, s:O}]}", "streams", "grant", (json_int_t) g->id, "streams", numbers)) || told;
+        return told;
+}
+
+json_t *egressd_end_data(const EgressGrant *g, const char *reason) {
+        return json_pack("{s:I, s:s, s:i, s:s, s:s}", "grant", (json_int_t) g->id, "name", g->name, "port", g->port, "rule", g->rule, "reason", reason);
 }
 
 void egressd_cut(Egressd *e, EgressGrant *g, const char *reason) {
-        EgressRun *run = g->run;
-        int r;
-
         drop_dead_watchers(e);
         tell_revoked(e, g);
 
         /* A destination that another grant of the same owner names as well stays open in the kernel: it is allowed. */
         for (size_t i = 0; i < g->n_fence; i++)
                 (void) grant_map_release(e->map, g->fence[i]);
-        r = egressd_record(e, run, "conn.close", g->unit,
-                           json_pack("{s:I, s:s, s:i, s:s, s:s}", "grant", (json_int_t) g->id, "name", g->name, "port", g->port, "rule", g->rule,
-                                     "reason", reason), NULL, NULL);
-        if (r < 0)
-                log_warning_errno(r, "run %s: the end of a connection to %s could not be recorded", run->id, g->name);
+        if (g->n_fence > 0)
+                egressd_close_awaited(e, g->run, g->unit, g->cgroup, egressd_end_data(g, reason));
+        else /* it was never opened */
+                egressd_close(e, g->run, g->unit, egressd_end_data(g, reason));
         egress_run_remove_grant(e->state, g);
 }
 
@@ -131,30 +145,36 @@ static bool end_alike(const EgressGrant *a, const EgressGrant *b) {
 }
 
 /* One record for `first` and those behind it that are like it, with their ids: a run that leaves with thousands of connections must not keep
- * the audit log from others. Those behind it are forgotten. */
-static void record_end(Egressd *e, EgressRun *run, const EgressGrant *first, const char *reason) {
+ * the audit log from others. Those behind it are forgotten then. awaited: whoever had them is there, and told. */
+static void record_end(Egressd *e, EgressRun *run, const EgressGrant *first, const char *reason, bool awaited) {
         _cleanup_json_ json_t *others = json_array();
         json_t *data;
-        int r;
+        size_t n;
 
-        for (EgressGrant *g = first->next, *next; g && json_array_size(others) < ENDS_IN_RECORD_MAX; g = next) {
-                next = g->next;
-                if (!end_alike(first, g))
-                        continue;
-                (void) json_array_append_new(others, json_integer((json_int_t) g->id));
-                tell_revoked(e, g);
-                egress_run_remove_grant(e->state, g);
-        }
+        for (const EgressGrant *g = first->next; g && json_array_size(others) < ENDS_IN_RECORD_MAX; g = g->next)
+                if (end_alike(first, g)) {
+                        if (json_array_append_new(others, json_integer((json_int_t) g->id)) < 0)
+                                break; /* they have a record of their own */
+                        tell_revoked(e, g);
+                }
 
-        data = json_pack("{s:I, s:s, s:i, s:s, s:s}", "grant", (json_int_t) first->id, "name", first->name, "port", first->port, "rule", first->rule,
-                         "reason", reason);
-        if (data && json_array_size(others) > 0) {
-                (void) json_object_set_new(data, "count", json_integer((json_int_t) json_array_size(others) + 1));
+        n = json_array_size(others);
+        data = egressd_end_data(first, reason);
+        if (data && n > 0) {
+                (void) json_object_set_new(data, "count", json_integer((json_int_t) n + 1));
                 (void) json_object_set(data, "others", others);
         }
-        r = egressd_record(e, run, "conn.close", first->unit, data, NULL, NULL);
-        if (r < 0)
-                log_warning_errno(r, "run %s: the end of connections to %s could not be recorded", run->id, first->name);
+        if (awaited)
+                egressd_close_awaited(e, run, first->unit, first->cgroup, data);
+        else
+                egressd_close(e, run, first->unit, data);
+        for (EgressGrant *g = first->next, *next; g && n > 0; g = next) {
+                next = g->next;
+                if (end_alike(first, g)) {
+                        egress_run_remove_grant(e->state, g);
+                        n--;
+                }
+        }
 }
 
 void egressd_revoke(Egressd *e, EgressRun *run, uint64_t cgroup, const char *reason) {
@@ -176,7 +196,7 @@ void egressd_revoke(Egressd *e, EgressRun *run, uint64_t cgroup, const char *rea
                         log_error_errno(r, "run %s: the grants of %s cannot be revoked; they end with its cgroup", run->id, g->unit);
 
                 tell_revoked(e, g);
-                record_end(e, run, g, reason);
+                record_end(e, run, g, reason, strcmp(reason, "over-budget") == 0);
                 next = g->next; /* after those behind it were forgotten */
                 egress_run_remove_grant(e->state, g);
                 g = next;
@@ -228,6 +248,7 @@ static void on_ping(int r, void *userdata) {
         if (r < 0)
                 return;
 
+        egressd_closes_tell_again(e);
         egressd_tell_again(e);
         r = grant_map_heartbeat(e->map);
         if (r < 0) {
@@ -237,7 +258,7 @@ static void on_ping(int r, void *userdata) {
 
         e->n_beats++;
         for (Watcher *w = e->watchers; w; w = w->next)
-                notify(e, w, NULL, NULL);
+                (void) notify(e, w, json_object());
 }
 
 static int on_beat(sd_event_source *s, uint64_t usec, void *userdata) {
@@ -248,6 +269,7 @@ static int on_beat(sd_event_source *s, uint64_t usec, void *userdata) {
         revoke_unwatched(e);
         denials_tick(e->denials, time_boottime());
         watch_budgets(e);
+        egressd_closes_tick(e);
 
         if (!e->ping_pending) {
                 e->ping_pending = true;

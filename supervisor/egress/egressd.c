@@ -22,7 +22,7 @@
  *
  * egressd.c has start-up, egressd-host.c what it takes from the host's configuration, egressd-methods.c the table and the short methods, egressd-connect.c the
  * way from a question to a grant, egressd-watch.c heartbeat and watchers, egressd-record.c the audit side,
- * egressd-denials.c what is counted before it is recorded.
+ * egressd-denials.c what is counted before it is recorded, egressd-closes.c what is recorded of connections that are over.
  */
 
 #include <errno.h>
@@ -97,6 +97,18 @@ static int open_server(Egressd *e) {
         return 0;
 }
 
+/* What an earlier life did not get through, and what it left half done. */
+static int settle_records(Egressd *e) {
+        int r;
+
+        egressd_tell_untold(e);
+        r = egressd_load_closes(e);
+        if (r < 0)
+                return log_error_errno(r, "cannot read what is to be recorded of connections that are over");
+        drop_unmade(e);
+        return 0;
+}
+
 int egressd_new(Egressd **ret, sd_event *event) {
         _cleanup_(egressd_freep) Egressd *e = NULL;
         int r;
@@ -125,17 +137,18 @@ int egressd_new(Egressd **ret, sd_event *event) {
         r = egressd_read_host(e);
         if (r < 0)
                 return log_error_errno(r, "cannot read the host's configuration");
+        r = audit_client_new(&e->audit, event);
+        if (r < 0)
+                return r;
         r = egressd_new_denials(e);
         if (r < 0)
                 return r;
         r = egressd_start_turns(e);
         if (r < 0)
                 return r;
-        r = audit_client_new(&e->audit, event);
+        r = settle_records(e);
         if (r < 0)
                 return r;
-        egressd_tell_untold(e);
-        drop_unmade(e);
         r = open_server(e);
         if (r < 0)
                 return r;
@@ -160,6 +173,7 @@ Egressd *egressd_free(Egressd *e) {
         egressd_registrations_done(e);
         egressd_changes_done(e);
         background_free(e->background);
+        egressd_closes_done(e);
         egressd_denials_done(e);
         resolver_free(e->resolver);
         host_addresses_free(e->own);

@@ -15,6 +15,7 @@
 #include "egress/grant-ends-api.h"
 #include "ipc/ipc.h"
 #include "util/log.h"
+#include "util/text.h"
 
 enum {
         PARALLEL = 4,
@@ -31,6 +32,7 @@ typedef struct GrantEnd {
 
 struct GrantEnds {
         IpcClient *client;        /* owned */
+        char *path;               /* owned; egressd's socket */
         sd_event_source *again;   /* owned; on while egressd is given time */
         GrantEnd *first, **last;  /* owned: what is to be told */
         GrantEnd *under_way[PARALLEL]; /* owned */
@@ -93,11 +95,13 @@ static void ends_on_told(IpcClient *c, const char *error, json_t *params, bool m
         go_on(e);
 }
 
+static json_t *end_params(const GrantEnd *end) {
+        return json_pack("{s:I, s:I, s:I, s:I}", "grant", (json_int_t) end->grant, "bytes_in", (json_int_t) end->bytes_in, "bytes_out",
+                         (json_int_t) end->bytes_out, "duration_us", (json_int_t) end->duration_usec);
+}
+
 static int tell(GrantEnds *e, GrantEnd *end) {
-        return ipc_client_call_async(e->client, EGRESS_INTERFACE ".Done",
-                                     json_pack("{s:I, s:I, s:I, s:I}", "grant", (json_int_t) end->grant, "bytes_in", (json_int_t) end->bytes_in, "bytes_out",
-                                               (json_int_t) end->bytes_out, "duration_us", (json_int_t) end->duration_usec),
-                                     NULL, 0, false, ANSWER_USEC, ends_on_told, end);
+        return ipc_client_call_async(e->client, EGRESS_INTERFACE ".Done", end_params(end), NULL, 0, false, ANSWER_USEC, ends_on_told, end);
 }
 
 static void go_on(GrantEnds *e) {
@@ -127,6 +131,9 @@ int grant_ends_new(GrantEnds **ret, sd_event *event, const char *socket_path) {
         if (!e)
                 return -ENOMEM;
         e->last = &e->first;
+        e->path = strdup(socket_path);
+        if (!e->path)
+                return -ENOMEM;
 
         r = ipc_client_new(&e->client, event, socket_path);
         if (r < 0)
@@ -143,6 +150,38 @@ int grant_ends_new(GrantEnds **ret, sd_event *event, const char *socket_path) {
         return 0;
 }
 
+/* One by one, on a connection of its own; what was under way is among them, since nobody knows whether it was heard. */
+void grant_ends_tell_last(GrantEnds *e, uint64_t until_usec) {
+        _cleanup_(ipc_client_freep) IpcClient *client = NULL;
+        uint64_t now = time_monotonic();
+        size_t n_left = 0;
+        int r;
+
+        if (!e)
+                return;
+        e->client = ipc_client_free(e->client);
+        for (size_t i = 0; i < PARALLEL; i++)
+                if (e->under_way[i])
+                        append(e, TAKE_PTR(e->under_way[i]));
+
+        r = ipc_client_new(&client, NULL, e->path);
+        for (; r >= 0 && e->first && now < until_usec; now = time_monotonic()) {
+                _cleanup_free_ char *error = NULL;
+
+                r = ipc_client_call(client, EGRESS_INTERFACE ".Done", end_params(e->first), NULL, 0, until_usec - now, NULL, &error, NULL, 0);
+                if (r == -EREMOTEIO && error && !is_passing(error)) {
+                        log_warning("grant %lld cannot be given back: %s", (long long) e->first->grant, error);
+                        r = 0; /* nor could it another time */
+                }
+                if (r >= 0)
+                        free(take_first(e));
+        }
+        for (const GrantEnd *i = e->first; i; i = i->next)
+                n_left++;
+        if (n_left > 0)
+                log_warning("egressd does not hear of %zu connections that are over", n_left);
+}
+
 GrantEnds *grant_ends_free(GrantEnds *e) {
         if (!e)
                 return NULL;
@@ -153,6 +192,7 @@ GrantEnds *grant_ends_free(GrantEnds *e) {
                 free(e->under_way[i]);
         while (e->first)
                 free(take_first(e));
+        free(e->path);
         free(e);
         return NULL;
 }
@@ -166,5 +206,6 @@ void grant_ends_add(GrantEnds *e, int64_t grant, uint64_t bytes_in, uint64_t byt
         }
         *end = (GrantEnd) { .ends = e, .grant = grant, .bytes_in = bytes_in, .bytes_out = bytes_out, .duration_usec = duration_usec };
         append(e, end);
-        go_on(e);
+        if (e->client) /* after the last words nobody is told */
+                go_on(e);
 }

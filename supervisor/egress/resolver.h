@@ -10,7 +10,7 @@
 
 enum {
         RESOLVER_SERVERS_MAX = 4,
-        RESOLVER_QUERIES_MAX = 512,
+        RESOLVER_QUERIES_MAX = 2048, /* twice as many as requests for which they are: what bounds those is just to each run, this is not */
         RESOLVER_ADDRESSES_MAX = 16,
         RESOLVER_CACHE_MAX = 8192,
         RESOLVER_TRY_MSEC = 1500,   /* one question to one server */

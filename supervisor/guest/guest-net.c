@@ -105,6 +105,9 @@ int guest_setup_network(const json_t *network) {
 
         /* The run's network is IPv4; without this the guest would solicit routers for ever. */
         (void) guest_write_file("/proc/sys/net/ipv6/conf/eth0/disable_ipv6", "1");
+        /* Should root switch it on: there are no neighbours, and that is to be known at once, not after three times a second. */
+        (void) guest_write_file("/proc/sys/net/ipv6/neigh/eth0/mcast_solicit", "1");
+        (void) guest_write_file("/proc/sys/net/ipv6/neigh/eth0/retrans_time_ms", "300");
 
         r = set_interface(fd, "eth0", address, mask, json_integer_value(json_object_get(network, "mtu")));
         if (r < 0)

@@ -22,7 +22,7 @@
 #include <unistd.h>
 
 #include "audit/audit-api.h"
-#include "host/host-state.h"
+#include "host/host-state-api.h"
 #include "host/provision.h"
 #include "ipc/ipc.h"
 #include "util/cleanup.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-#include "host/host-state.h"
+#include "host/host-state-api.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -18,6 +18,8 @@
 #define GIT "/usr/bin/git"
 #define ARGS_MAX 24
 #define ERROR_KEPT 4096
+#define FATAL 128 /* the status with which git gives up */
+#define NOT_BEGUN 127 /* status of a child that could not become git; git itself ends with less, or with 128 and 129 */
 
 /*
  * Nothing from outside configures git here, neither files nor environment, and the repository's own
@@ -63,17 +65,17 @@ static void limit(int resource, uint64_t value) {
         const struct rlimit l = { .rlim_cur = value, .rlim_max = value };
 
         if (setrlimit((__rlimit_resource_t) resource, &l) < 0)
-                _exit(126);
+                _exit(NOT_BEGUN);
 }
 
 static void move_fd(int from, int to) {
         if (from < 0) {
                 from = open("/dev/null", O_RDWR | O_CLOEXEC);
                 if (from < 0)
-                        _exit(126);
+                        _exit(NOT_BEGUN);
         }
         if (dup2(from, to) < 0)
-                _exit(126);
+                _exit(NOT_BEGUN);
 }
 
 /* After fork: async-signal-safe calls only. */
@@ -95,7 +97,7 @@ static void become_git(const Git *g, char *const *argv, int in, int out, int err
         limit(RLIMIT_CPU, g->cpu_seconds);
 
         (void) execve(GIT, argv, environment);
-        _exit(127);
+        _exit(NOT_BEGUN);
 }
 
 typedef struct Child {
@@ -235,7 +237,9 @@ static int reap(Child *c, uint64_t deadline) {
                 return -errno;
         (void) kill(-c->pid, SIGKILL); /* grandchildren that it left */
         c->pid = 0;
-        return WIFEXITED(status) ? WEXITSTATUS(status) : -ENOBUFS;
+        if (!WIFEXITED(status))
+                return -ENOBUFS;
+        return WEXITSTATUS(status) == NOT_BEGUN ? -EIO : WEXITSTATUS(status);
 }
 
 /* What git complained about: its first line "error: …", for "fatal: …" after it says less; else the last line. */
@@ -290,5 +294,7 @@ int git_run(Git *g, const char *const *args, int stdin_fd, int stdout_fd, GitOut
         if (r < 0)
                 return r;
 
-        return reap(&c, g->deadline_usec);
+        r = reap(&c, g->deadline_usec);
+        /* its memory is limited by us: that malloc() fails is no word about the repository */
+        return r == FATAL && strncmp(g->error, "fatal: Out of memory", strlen("fatal: Out of memory")) == 0 ? -ENOBUFS : r;
 }

@@ -21,7 +21,7 @@ typedef struct Git {
 /*
  * Runs `git ARGS…`, at most 24 of them, NULL at the end. stdin_fd -1 is /dev/null and is otherwise read from where its offset
  * stands. Output goes to stdout_fd, or if that is -1 to `output` (NULL: thrown away). Returns the exit
- * status (0 to 255), or negative errno: -ETIMEDOUT, -ENOBUFS for a signal (a limit was hit), what `output`
- * returned, or our own trouble.
+ * status (0 to 255), or negative errno: -ETIMEDOUT, -ENOBUFS for a limit that was hit (a signal, or no memory), what `output`
+ * returned, or our own trouble (-EIO: git could not be started).
  */
 int git_run(Git *g, const char *const *args, int stdin_fd, int stdout_fd, GitOutput output, void *userdata);

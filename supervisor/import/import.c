@@ -75,7 +75,7 @@ int import_git_failed(Import *im, int r, const char *what) {
         case -ETIMEDOUT:
                 return import_reject(im, "%s: not done in time", what);
         case -ENOBUFS:
-                return import_reject(im, "%s: git hit a limit of memory, time or file size", what);
+                return import_reject(im, "%s: git hit the import's limit of memory, time or file size", what);
         default:
                 if (r < 0)
                         return r;
@@ -102,6 +102,7 @@ static int fact(Import *im, const char *key, json_t *value) {
 
 static int read_head(Import *im, int fd, const char *whose, uint64_t max_bytes, BundleHeader *ret) {
         _cleanup_free_ char *data = NULL;
+        char limit[TEXT_SIZE_SIZE];
         const char *reason;
         struct stat st;
         ssize_t n;
@@ -111,8 +112,7 @@ static int read_head(Import *im, int fd, const char *whose, uint64_t max_bytes, 
         if (!S_ISREG(st.st_mode))
                 return -EINVAL;
         if ((uint64_t) st.st_size > max_bytes)
-                return import_reject(im, "the %s bundle has %llu bytes, more than %llu", whose,
-                                     (unsigned long long) st.st_size, (unsigned long long) max_bytes);
+                return import_reject(im, "the %s bundle is larger than %s", whose, text_size(max_bytes, limit));
 
         data = malloc(BUNDLE_HEADER_MAX + 12);
         if (!data)
@@ -260,6 +260,7 @@ static int step_amount(Import *im) {
         ImportAmount commits = { .max_n = 1, .max_bytes = UINT64_MAX };
         ImportAmount objects = { .max_n = im->rq->max_objects, .max_bytes = im->rq->unpacked_bytes };
         _cleanup_fd_ int list = -1;
+        char limit[TEXT_SIZE_SIZE];
         int r;
 
         r = git_run(&im->git, ARGS("rev-list", "--count", im->result->commit, "--not", im->rq->base), -1, -1, import_amount_read, &commits);
@@ -283,8 +284,7 @@ static int step_amount(Import *im) {
 
         r = git_run(&im->git, ARGS("cat-file", "--buffer", "--batch-check=%(objectsize)"), list, -1, import_amount_read, &objects);
         if (r == -E2BIG)
-                return import_reject(im, "the result's objects have more than %llu bytes unpacked",
-                                     (unsigned long long) im->rq->unpacked_bytes);
+                return import_reject(im, "the result's objects have more than %s unpacked", text_size(im->rq->unpacked_bytes, limit));
         if (r == -EOVERFLOW)
                 return import_reject(im, "the result has more than %llu objects", (unsigned long long) im->rq->max_objects);
         if (r == -ENOENT)

@@ -132,6 +132,19 @@ static ssize_t find_pointer(const char *p, size_t size, const char *pointer) {
         return i;
 }
 
+/* Is there, on the way to that place, a key that some readers take for one of the pointer's, since they know no case? */
+static bool is_json_disguised(const json_t *j, const char *pointer) {
+        char token[257];
+
+        while (j && *pointer) {
+                pointer = next_token(pointer, token);
+                if (json_has_lookalike(j, token))
+                        return true;
+                j = json_is_object(j) ? json_object_get(j, token) : json_array_get(j, strtoul(token, NULL, 10));
+        }
+        return false;
+}
+
 /* ---- what was found ---- */
 
 typedef struct Found {
@@ -197,6 +210,26 @@ static int find_form(const char *p, size_t size, const char *name, Found *ret) {
                 i += n + 1;
         }
         return 0;
+}
+
+/* The same of a form's fields. */
+static bool is_form_disguised(const char *p, size_t size, const char *name) {
+        for (size_t i = 0; i < size;) {
+                const char *amp = memchr(p + i, '&', size - i), *equals;
+                size_t n = amp ? (size_t) (amp - p) - i : size - i, n_key, n_decoded;
+                _cleanup_free_ char *decoded = malloc(n + 1);
+
+                if (!decoded)
+                        return true;
+                equals = memchr(p + i, '=', n);
+                n_key = equals ? (size_t) (equals - p) - i : n;
+                n_decoded = decode_percent(p + i, n_key, true, decoded);
+                decoded[n_decoded] = '\0';
+                if (strcasecmp(decoded, name) == 0 && strcmp(decoded, name) != 0)
+                        return true;
+                i += n + 1;
+        }
+        return false;
 }
 
 /* ---- the verdict ---- */
@@ -269,6 +302,10 @@ static int find_place(const BodyPlace *b, const char *data, size_t size, Found *
         return b->place->kind == PLACE_JSON ? find_json(data, size, b->place->name, ret) : find_form(data, size, b->place->name, ret);
 }
 
+static bool is_disguised(const BodyPlace *b, const json_t *document, const char *data, size_t size) {
+        return b->place->kind == PLACE_JSON ? is_json_disguised(document, b->place->name) : is_form_disguised(data, size, b->place->name);
+}
+
 /* A sentinel of a run's that is in the body, but not as one of the values that are replaced. */
 static const InjectCredential *find_misuse(const InjectCredential *credentials, size_t n, const BodyRewrite *b, const char *data, size_t size) {
         _cleanup_free_ char *rest = malloc(size + 1);
@@ -314,6 +351,8 @@ static int judge_places(const HttpHead *head, SubstitutePlan *plan, const char *
                 r = judge_found(plan, &b, &f, foreign, ret);
                 if (r != 0)
                         return r;
+                if (foreign && b.credential->on_foreign != FOREIGN_PASS && is_disguised(&b, document, data, size))
+                        return settle(plan, SUBSTITUTE_FOREIGN, NULL, "body");
         }
         return n_fit > 0 ? 0 : BODY_E_ENCODED;
 }

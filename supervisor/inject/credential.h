@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "secret/run-secrets.h"
+#include "secret/run-secrets-api.h"
 
 enum {
         CREDENTIAL_PLACES_MAX = 16,

@@ -29,6 +29,27 @@ size_t decode_percent(const char *data, size_t size, bool form, char *ret) {
         return n;
 }
 
+bool decode_next_parameter(const char *target, size_t *at, DecodedParameter *ret) {
+        size_t n, n_key;
+
+        if (!target[*at])
+                return false;
+        (*at)++;
+        n = strcspn(target + *at, "&");
+        n_key = strcspn(target + *at, "=&");
+        *ret = (DecodedParameter) { .name = malloc(n_key + 1), .begin = *at + (n_key < n ? n_key + 1 : n), .end = *at + n };
+        if (ret->name) {
+                ret->n_name = decode_percent(target + *at, n_key, true, ret->name);
+                ret->name[ret->n_name] = '\0';
+        }
+        *at += n;
+        return true;
+}
+
+void decode_parameter_done(DecodedParameter *p) {
+        free(p->name);
+}
+
 int encode_percent(Buffer *out, const void *data, size_t size) {
         static const char plain[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~", digits[] = "0123456789ABCDEF";
         const unsigned char *p = data;

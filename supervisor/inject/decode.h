@@ -11,6 +11,16 @@
 /* Percent-escapes (and with form set, "+") become what they stand for; ret has room for size bytes. The number of bytes. Anything that is no escape stays. */
 size_t decode_percent(const char *data, size_t size, bool form, char *ret);
 
+typedef struct DecodedParameter {
+        char *name;        /* owned; decoded, with a zero byte behind it. NULL: out of memory */
+        size_t n_name;
+        size_t begin, end; /* of its value, as it stands in the target */
+} DecodedParameter;
+
+/* The parameter of a target whose "?" or "&" is at *at, which moves behind it. False: there is none. */
+bool decode_next_parameter(const char *target, size_t *at, DecodedParameter *ret);
+void decode_parameter_done(DecodedParameter *p);
+
 /* Appends data with everything but letters, digits and "-._~" as escapes. */
 int encode_percent(Buffer *out, const void *data, size_t size);
 

@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "egress/grant-ends-api.h"
+#include "egress/held-grants-api.h"
 #include "ipc/ipc.h"
 #include "util/json.h"
 #include "util/log.h"
@@ -28,6 +29,7 @@ enum { PARALLEL = 16 };
 
 struct EgressLink {
         IpcClient *client; /* owned */
+        HeldGrants *held;  /* owned */
         GrantEnds *ends;   /* owned */
         sd_event_source *silence, *again; /* owned */
         EgressLost lost;
@@ -35,11 +37,13 @@ struct EgressLink {
         void *userdata;
         bool heard, lost_now;
         EgressQuestion *questions; /* owned: those that were not answered */
+        EgressHolder *holders; /* borrowed */
 };
 
 struct EgressQuestion {
         EgressQuestion *next, **prev;
         EgressLink *link; /* borrowed */
+        bool within;      /* it brings no grant */
         EgressDone done;  /* NULL once nobody waits */
         void *userdata;
 };
@@ -96,7 +100,6 @@ static void tell_streams(EgressLink *l, const json_t *list) {
 
 static void link_on_watch(IpcClient *c, const char *error, json_t *params, bool more, void *userdata) {
         EgressLink *l = userdata;
-        const json_t *revoked;
 
         if (!error && json_is_integer(json_object_get(params, "heartbeat"))) {
                 if (!l->heard)
@@ -105,13 +108,39 @@ static void link_on_watch(IpcClient *c, const char *error, json_t *params, bool 
                 l->lost_now = false;
                 arm(l->silence, SILENCE_USEC);
         }
-        revoked = error ? NULL : json_object_get(params, "revoked");
-        for (size_t i = 0; i < json_array_size(revoked); i++)
-                l->revoked(json_integer_value(json_array_get(revoked, i)), 0, l->userdata);
-        if (!error)
+        if (!error) {
+                held_grants_read(l->held, params);
                 tell_streams(l, json_object_get(params, "streams"));
+        }
         if (error || !more)
                 arm(l->again, AGAIN_USEC);
+}
+
+static void link_on_revoked(uint64_t grant, void *userdata) {
+        EgressLink *l = userdata;
+
+        for (EgressHolder *h = l->holders; h; h = h->next)
+                if (h->grant == (int64_t) grant) {
+                        h->revoked(h->userdata);
+                        return;
+                }
+        l->revoked((int64_t) grant, 0, l->userdata);
+}
+
+void egress_link_hold(EgressLink *l, EgressHolder *h, int64_t grant, void (*revoked)(void *userdata), void *userdata) {
+        *h = (EgressHolder) { .next = l->holders, .prev = &l->holders, .grant = grant, .revoked = revoked, .userdata = userdata };
+        if (h->next)
+                h->next->prev = &h->next;
+        l->holders = h;
+}
+
+void egress_link_release(EgressHolder *h) {
+        if (!h->prev)
+                return;
+        *h->prev = h->next;
+        if (h->next)
+                h->next->prev = h->prev;
+        h->prev = NULL;
 }
 
 static int watch(EgressLink *l) {
@@ -131,6 +160,9 @@ int egress_link_new(EgressLink **ret, sd_event *event, const char *socket_path, 
         if (r < 0)
                 return r;
         ipc_client_set_parallel(l->client, PARALLEL);
+        r = held_grants_new(&l->held, link_on_revoked, l);
+        if (r < 0)
+                return r;
         r = grant_ends_new(&l->ends, event, socket_path);
         if (r < 0)
                 return r;
@@ -156,6 +188,7 @@ EgressLink *egress_link_free(EgressLink *l) {
                 return NULL;
         l->client = ipc_client_free(l->client);
         l->ends = grant_ends_free(l->ends);
+        l->held = held_grants_free(l->held);
         while (l->questions)
                 question_over(l->questions);
         l->again = sd_event_source_disable_unref(l->again);
@@ -177,6 +210,11 @@ static void read_addresses(const json_t *list, EgressAnswer *a) {
                 if (s)
                         a->addresses[a->n_addresses++] = s;
         }
+}
+
+/* The grant that came is revoked by now. */
+static bool is_revoked(EgressLink *l, const EgressQuestion *q, const EgressAnswer *a) {
+        return !q->within && !held_grants_answer(l->held, a->grant > 0 ? (uint64_t) a->grant : 0);
 }
 
 static void link_on_answer(IpcClient *c, const char *error, json_t *params, bool more, void *userdata) {
@@ -201,6 +239,10 @@ static void link_on_answer(IpcClient *c, const char *error, json_t *params, bool
         } else if (error)
                 log_warning("egressd did not decide: %s", error);
 
+        if (is_revoked(l, q, &a)) {
+                egress_link_done(l, a.grant, 0, 0, 0);
+                a = (EgressAnswer) { .reason = "unavailable", .rule = "default" };
+        }
         question_over(q);
         if (done)
                 done(&a, done_userdata);
@@ -228,7 +270,7 @@ static int add_within(json_t *params, const EgressWithin *within) {
         return json_object_set_new(params, "open", open) < 0 ? -ENOMEM : 0;
 }
 
-int egress_link_ask(EgressLink *l, const char *name, uint16_t port, const char *method, const char *path, const EgressWithin *within,
+int egress_link_ask(EgressLink *l, const char *name, uint16_t port, const char *method, const char *path, bool second_path, const EgressWithin *within,
                     EgressDone done, void *userdata, EgressQuestion **ret) {
         _cleanup_free_ EgressQuestion *q = NULL;
         json_t *params;
@@ -238,17 +280,19 @@ int egress_link_ask(EgressLink *l, const char *name, uint16_t port, const char *
                 return -ENOTCONN;
 
         q = malloc(sizeof(*q));
-        params = json_pack("{s:s, s:i, s:s, s:s, s:s, s:s*, s:s*}", "name", name, "port", (int) port, "protocol", "tls", "sni", name,
-                           "host", name, "method", method, "path", path);
+        params = json_pack("{s:s, s:i, s:s, s:s, s:s, s:s*, s:s*, s:o*}", "name", name, "port", (int) port, "protocol", "tls", "sni", name,
+                           "host", name, "method", method, "path", path, "second_path", second_path ? json_true() : NULL);
         if (!q || !params || (within && add_within(params, within) < 0)) {
                 json_unref(params);
                 return -ENOMEM;
         }
-        *q = (EgressQuestion) { .link = l, .done = done, .userdata = userdata };
+        *q = (EgressQuestion) { .link = l, .within = within != NULL, .done = done, .userdata = userdata };
 
         r = ipc_client_call_async(l->client, EGRESS "Connect", params, NULL, 0, false, ANSWER_USEC, link_on_answer, q);
         if (r < 0)
                 return r;
+        if (!within)
+                held_grants_ask(l->held);
 
         q->next = l->questions;
         q->prev = &l->questions;
@@ -260,6 +304,13 @@ int egress_link_ask(EgressLink *l, const char *name, uint16_t port, const char *
 }
 
 void egress_link_done(EgressLink *l, int64_t grant, uint64_t bytes_in, uint64_t bytes_out, uint64_t duration_usec) {
-        if (grant > 0)
-                grant_ends_add(l->ends, grant, bytes_in, bytes_out, duration_usec);
+        if (grant <= 0)
+                return;
+        held_grants_over(l->held, (uint64_t) grant);
+        grant_ends_add(l->ends, grant, bytes_in, bytes_out, duration_usec);
+}
+
+void egress_link_tell_last(EgressLink *l, uint64_t until_usec) {
+        if (l)
+                grant_ends_tell_last(l->ends, until_usec);
 }

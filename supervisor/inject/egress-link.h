@@ -47,11 +47,27 @@ typedef struct EgressWithin {
 typedef struct EgressQuestion EgressQuestion;
 EgressQuestion *egress_question_free(EgressQuestion *q);
 
-/* May this request be made? Or, with method and path NULL, this connection? `within`: the connection that is to carry it, NULL: none yet. `done` is called once, from the
+/* May this request be made? Or, with method and path NULL, this connection? `second_path`: its head names another one (agreement-api.h). `within`: the connection that is to carry it, NULL: none yet. `done` is called once, from the
  * loop, unless the question is freed before; the question is over then. An egressd that is
  * not there answers as a deny, "unavailable". -ENOTCONN once it is lost. */
-int egress_link_ask(EgressLink *l, const char *name, uint16_t port, const char *method, const char *path, const EgressWithin *within,
+int egress_link_ask(EgressLink *l, const char *name, uint16_t port, const char *method, const char *path, bool second_path, const EgressWithin *within,
                     EgressDone done, void *userdata, EgressQuestion **ret);
+
+/* Whoever has made a connection under a grant outside of the exchanges hears by itself that it is revoked, as long as it holds it; the owner's EgressRevoked hears of the
+ * others. Embedded; released before it goes. */
+typedef struct EgressHolder EgressHolder;
+struct EgressHolder {
+        EgressHolder *next, **prev;
+        int64_t grant;
+        void (*revoked)(void *userdata); /* may release it */
+        void *userdata;
+};
+
+void egress_link_hold(EgressLink *l, EgressHolder *h, int64_t grant, void (*revoked)(void *userdata), void *userdata);
+void egress_link_release(EgressHolder *h);
+
+/* This process ends: egressd is told of all grants that are over, until then (CLOCK_MONOTONIC). Nothing may be asked after. */
+void egress_link_tell_last(EgressLink *l, uint64_t until_usec);
 
 /* The connection of that grant is over. */
 void egress_link_done(EgressLink *l, int64_t grant, uint64_t bytes_in, uint64_t bytes_out, uint64_t duration_usec);

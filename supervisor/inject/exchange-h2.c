@@ -12,13 +12,13 @@
  */
 
 #include <errno.h>
+#include <stdlib.h>
 
 #include "inject/exchange-private.h"
 #include "util/log.h"
 #include "util/text.h"
 
 #define DECIDE_USEC (20 * SECOND_USEC)
-#define HANDSHAKE_USEC (10 * SECOND_USEC)
 #define TICK_USEC (2 * SECOND_USEC)
 
 /* ---- which version ---- */
@@ -32,8 +32,10 @@ static int answer_hello(Exchange *x, unsigned version) {
 
 /* The refusal waits for the first request. */
 int exchange_postpone(Exchange *x, const Refusal *refusal) {
-        x->postponed = true;
-        x->refusal = *refusal;
+        x->postponed = malloc(sizeof(*x->postponed));
+        if (!x->postponed)
+                return -ENOMEM;
+        *x->postponed = *refusal;
         return answer_hello(x, tls_stream_offer(x->guest) & TLS_HTTP1 ? TLS_HTTP1 : TLS_HTTP2);
 }
 
@@ -67,7 +69,7 @@ int exchange_open_first(Exchange *x) {
         int r;
 
         x->opening = true;
-        r = egress_link_ask(x->context->egress, x->name, x->port, NULL, NULL, NULL, exchange_on_connection_decided, x, &x->question);
+        r = egress_link_ask(x->context->egress, x->name, x->port, NULL, NULL, false, NULL, exchange_on_connection_decided, x, &x->question);
         if (r == -ENOTCONN || r == -EBUSY)
                 return exchange_refuse(x, 503, "unavailable", "The host decides nothing at the moment.");
         if (r < 0)
@@ -83,7 +85,7 @@ static void exchange_on_wake(void *userdata) {
 }
 
 int exchange_begin_h2(Exchange *x) {
-        const H2Origin origin = { x->name, x->rule, x->port, x->grant, x->covered, x->postponed ? &x->refusal : NULL };
+        const H2Origin origin = { x->name, x->rule, x->port, x->grant, x->covered, x->postponed };
         int r;
 
         r = h2_pair_new(&x->pair, x->context, &origin, exchange_on_wake, x);

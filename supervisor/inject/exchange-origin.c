@@ -12,8 +12,6 @@
 #define DECIDE_USEC (30 * SECOND_USEC) /* of egressd, then of the audit log */
 #define CONNECT_USEC (15 * SECOND_USEC) /* longer than the dial itself takes */
 #define SECURE_USEC (10 * SECOND_USEC)
-/* An idle connection is used again only while the origin can be expected to hold it open as well. */
-#define IDLE_USEC (15 * SECOND_USEC)
 
 static void drop_addresses(Exchange *x) {
         for (size_t i = 0; i < x->n_addresses; i++)
@@ -160,7 +158,7 @@ int exchange_decide(Exchange *x) {
         Refusal refusal;
         int r;
 
-        if (x->origin && (time_boottime() - x->idle_usec > IDLE_USEC || (!x->fresh && carries != x->carried)))
+        if (x->origin && (time_boottime() - x->idle_usec > ORIGIN_IDLE_USEC || (!x->fresh && carries != x->carried)))
                 exchange_drop_origin(x);
         x->carried = carries;
         r = x->origin && x->fresh ? exchange_settle_sessions(x) : 0;

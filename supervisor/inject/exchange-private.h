@@ -12,10 +12,19 @@
 #include "util/dial.h"
 
 #define SECOND_USEC (1000ULL * 1000)
+/* For the guest's handshake, most of which is the guest's own work: an emulated one with many at once takes its time. Who
+ * says nothing holds no more by it than by a handshake without a request, which is waited for as long. */
+#define HANDSHAKE_USEC (30 * SECOND_USEC)
+
+/* Of HTTP/1.1: an idle connection to an origin is used again only while that can be expected to hold it open as well; then it
+ * is closed. The guest's may wait longer. */
+#define ORIGIN_IDLE_USEC (15 * SECOND_USEC)
+#define GUEST_IDLE_USEC (75 * SECOND_USEC)
 
 enum {
         EXCHANGE_PIECE = 16 * 1024,       /* read at once: one TLS record */
         EXCHANGE_BACKLOG_MAX = 64 * 1024, /* waits for one side before the other is not read any more */
+        EXCHANGE_TEXT_MAX = 255,          /* of what the proxy says of a connection */
 };
 
 typedef enum Phase {
@@ -37,7 +46,7 @@ struct Exchange {
         ExchangeContext *context; /* borrowed */
         Exchange *next, **prev;
         Phase phase;
-        char name[254], client[64], rule[256];
+        char *name, *client, *rule; /* owned */
         uint16_t port;
         sd_event_source *deadline, *again; /* owned */
 
@@ -53,8 +62,7 @@ struct Exchange {
 
         /* with HTTP/2 on offer, see exchange-h2.c */
         bool opening;              /* the guest's handshake waits for the connection to the origin */
-        bool postponed;            /* there is none, and `refusal` says why to the first request */
-        Refusal refusal;
+        Refusal *postponed;        /* owned; there is none, and this says why to the first request. Else NULL */
         EgressQuestion *question;  /* owned; about the connection */
         H2Pair *pair;              /* owned */
 
@@ -66,7 +74,8 @@ struct Exchange {
         char *addresses[EGRESS_ADDRESSES_MAX]; /* owned */
         size_t n_addresses;
         Dial *dial; /* owned; while one of them is connected to */
-        uint64_t opened_usec, idle_usec, bytes_in, bytes_out;
+        uint64_t opened_usec, bytes_in, bytes_out;
+        uint64_t idle_usec; /* since when it waits for a request, and the guest's with it */
 };
 
 /*

@@ -17,7 +17,6 @@
 
 /* Models think for minutes before the first byte comes. */
 #define RELAY_USEC (15 * 60 * SECOND_USEC)
-#define HEAD_USEC (75 * SECOND_USEC)
 
 int exchange_flush(TlsStream *s, Buffer *b, uint64_t *count) {
         bool any = false;
@@ -243,7 +242,7 @@ static int pass_response_trailer(Exchange *x, Buffer *out) {
 
         fields = http_reader_trailers(x->responses, &n);
         for (size_t i = 0; i < n && r >= 0; i++)
-                if (http_field_may_trail(fields[i].name))
+                if (request_passes_trailer(&x->request, fields[i].name))
                         r = pass_field(x, &fields[i], out);
         return r;
 }
@@ -329,7 +328,7 @@ static int pass_response_body(Exchange *x, const uint8_t *data, size_t size, boo
 static int finish_request(Exchange *x, bool origin_ended) {
         const HttpHead *h = http_reader_head(x->responses);
         bool keep_origin = h->keep_alive && h->framing != HTTP_FRAMING_CLOSE && x->request_over && !origin_ended &&
-                           buffer_size(&x->from_origin) == 0;
+                           buffer_size(&x->from_origin) == 0 && buffer_size(&x->to_origin) == 0;
         /* bytes that came before their turn are not looked at: their sender has to start over */
         bool keep_guest = x->guest_keeps_alive && x->request_over && !x->guest_ended && buffer_size(&x->from_guest) == 0;
 
@@ -339,7 +338,7 @@ static int finish_request(Exchange *x, bool origin_ended) {
                 exchange_drop_origin(x);
         x->idle_usec = time_boottime();
         if (keep_guest)
-                exchange_set_phase(x, PHASE_HEAD, HEAD_USEC);
+                exchange_set_phase(x, PHASE_HEAD, x->origin ? ORIGIN_IDLE_USEC : GUEST_IDLE_USEC);
         else
                 exchange_set_phase(x, PHASE_FLUSH, 10 * SECOND_USEC);
         return 1;

@@ -23,10 +23,10 @@
 #include <arpa/inet.h>
 #include <assert.h>
 #include <errno.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "inject/exchange-private.h"
+#include "inject/mask-needles.h"
 #include "util/io.h"
 #include "util/log.h"
 #include "util/text.h"
@@ -51,6 +51,10 @@ static Exchange *exchange_free(Exchange *x) {
         buffer_done(&x->from_guest);
         buffer_done(&x->to_guest);
         buffer_done(&x->late);
+        free(x->postponed);
+        free(x->name);
+        free(x->client);
+        free(x->rule);
         if (x->prev) {
                 *x->prev = x->next;
                 if (x->next)
@@ -191,7 +195,7 @@ static int judge_request(Exchange *x) {
         x->request_over = x->head_passed = x->body_framed_as_chunks = false;
 
         if (x->postponed)
-                return exchange_refuse_as(x, &x->refusal);
+                return exchange_refuse_as(x, x->postponed);
         r = request_begin(&x->request, h, &refusal);
         if (r != 0)
                 return r == REQUEST_E_REFUSED ? exchange_refuse_as(x, &refusal) : r;
@@ -231,12 +235,25 @@ static int hold_step(Exchange *x) {
         return x->guest_ended ? -ECONNRESET : got;
 }
 
+/* Between two requests the connection to the origin goes first, whoever ends it. The guest's stays as long as it may, from
+ * when both began to wait. */
+static void outlast_origin(Exchange *x) {
+        uint64_t waited = time_boottime() - x->idle_usec;
+
+        exchange_drop_origin(x);
+        exchange_set_phase(x, PHASE_HEAD, waited < GUEST_IDLE_USEC ? GUEST_IDLE_USEC - waited : 0);
+}
+
 /* Between requests an origin has nothing to say: whatever it does ends that connection. */
 static void check_idle_origin(Exchange *x) {
         uint8_t byte;
 
-        if (x->origin && tls_stream_read(x->origin, &byte, 1) != -EAGAIN)
+        if (!x->origin || tls_stream_read(x->origin, &byte, 1) == -EAGAIN)
+                return;
+        if (x->fresh) /* the guest's first request is awaited, as if there had been none */
                 exchange_drop_origin(x);
+        else
+                outlast_origin(x);
 }
 
 static int head_step(Exchange *x) {
@@ -364,6 +381,10 @@ static int round_of(Exchange *x) {
                 /* an origin that stops reading may still answer, or have answered already */
                 if (r < 0)
                         buffer_clear(&x->to_origin);
+                if (buffer_size(&x->to_origin) == 0 && request_is_leaving(&x->request)) {
+                        buffer_done(&x->to_origin); /* it was as large as that body */
+                        request_set_left(&x->request);
+                }
                 progress = progress || r > 0;
         }
         r = phase_step(x);
@@ -379,6 +400,8 @@ static void rest(Exchange *x) {
         for (size_t i = 0; i < ELEMENTSOF(buffers); i++)
                 if (buffer_size(buffers[i]) == 0)
                         buffer_done(buffers[i]);
+        http_reader_rest(x->requests);
+        http_reader_rest(x->responses);
         masker_rest(x->request.mask);
         masker_rest(x->request.tripwire);
 }
@@ -449,11 +472,25 @@ static int exchange_on_again(sd_event_source *s, void *userdata) {
         return 0;
 }
 
+/* The origin's connection has half of the memory, and a grant. One that was opened for the guest's handshake and has carried
+ * nothing ends with the guest's. */
+static int idle_tick(Exchange *x) {
+        if (!x->origin || x->fresh)
+                return -ETIMEDOUT;
+        outlast_origin(x);
+        return 0;
+}
+
 static int exchange_on_deadline(sd_event_source *s, uint64_t usec, void *userdata) {
         Exchange *x = userdata;
         int r;
 
         switch (x->phase) {
+        case PHASE_HANDSHAKE:
+                log_info("no TLS with the guest for %s: not done after %llu seconds", x->name,
+                         HANDSHAKE_USEC / SECOND_USEC);
+                r = -ETIMEDOUT;
+                break;
         case PHASE_DECIDE:
                 r = exchange_refuse(x, 503, "unavailable", "The host did not decide in time.");
                 break;
@@ -465,6 +502,9 @@ static int exchange_on_deadline(sd_event_source *s, uint64_t usec, void *userdat
         case PHASE_H2:
                 r = exchange_h2_tick(x);
                 break;
+        case PHASE_HEAD:
+                r = idle_tick(x);
+                break;
         default:
                 r = -ETIMEDOUT;
         }
@@ -475,10 +515,17 @@ static int exchange_on_deadline(sd_event_source *s, uint64_t usec, void *userdat
 
 /* ---- start and end ---- */
 
-static int make_timers(Exchange *x) {
+static int make_parts(Exchange *x) {
         int r;
 
-        r = sd_event_add_time_relative(x->context->event, &x->deadline, CLOCK_BOOTTIME, 10 * SECOND_USEC, 0, exchange_on_deadline, x);
+        r = http_reader_new(&x->requests, HTTP_KIND_REQUEST);
+        if (r < 0)
+                return r;
+        r = request_init(&x->request, x->context, x->name, x->port, x->rule);
+        if (r < 0)
+                return r;
+        r = sd_event_add_time_relative(x->context->event, &x->deadline, CLOCK_BOOTTIME, HANDSHAKE_USEC, 0,
+                                       exchange_on_deadline, x);
         if (r < 0)
                 return r;
         r = sd_event_add_defer(x->context->event, &x->again, exchange_on_again, x);
@@ -507,11 +554,14 @@ int exchange_start(ExchangeContext *c, int fd, const char *name, uint16_t port, 
                 return -ENOMEM;
         x->context = c;
         x->port = port;
-        (void) snprintf(x->name, sizeof(x->name), "%s", name);
-        (void) snprintf(x->client, sizeof(x->client), "%s", client);
-        (void) snprintf(x->rule, sizeof(x->rule), "%s", rule);
+        x->name = strdup(name);
+        x->client = strndup(client, EXCHANGE_TEXT_MAX);
+        x->rule = strndup(rule, EXCHANGE_TEXT_MAX);
+        if (!x->name || !x->client || !x->rule)
+                return -ENOMEM;
 
-        if ((r = http_reader_new(&x->requests, HTTP_KIND_REQUEST)) < 0 || (r = request_init(&x->request, c, x->name, port, x->rule)) < 0 || (r = make_timers(x)) < 0)
+        r = make_parts(x);
+        if (r < 0)
                 return r;
         r = io_set_nonblock(fd, true);
         if (r < 0)
@@ -533,6 +583,8 @@ int exchange_start(ExchangeContext *c, int fd, const char *name, uint16_t port, 
 void exchange_close_all(ExchangeContext *c) {
         while (c->exchanges)
                 exchange_free(c->exchanges);
+        c->answers = mask_needles_unref(c->answers);
+        c->strays = mask_needles_unref(c->strays);
 }
 
 void exchange_close_grant(ExchangeContext *c, int64_t grant) {

@@ -8,6 +8,7 @@
 #include "inject/credential.h"
 #include "inject/egress-link.h"
 #include "inject/leaf.h"
+#include "inject/mask.h"
 #include "inject/minter.h"
 #include "inject/tally.h"
 #include "inject/tls.h"
@@ -33,9 +34,11 @@ typedef struct ExchangeContext {
         Budget *budget;  /* NULL: model calls are not reserved */
         Minter *minter;
         uint64_t generation; /* of the credentials' values: counted up when one is minted or changes, so that what masks answers is made anew */
+        Needles *answers, *strays; /* ref; what maskers were made for last (request_make_masker()), */
+        uint64_t answers_generation, strays_foreign; /* and when; which credentials' */
         size_t n_metered; /* model calls under way, */
         uint64_t n_calls; /* and of all time */
-        size_t gathered; /* bytes of bodies that wait for a reservation */
+        size_t gathered; /* bytes of bodies that had to be there first, until they have left */
         size_t held;     /* bytes of bodies with a place that wait to be judged, and of what they stand for */
         Exchange *exchanges; /* the list */
         size_t n_exchanges;
@@ -48,6 +51,7 @@ typedef struct ExchangeContext {
  * -EBUSY, -EACCES (the CA may not sign for that name). */
 int exchange_start(ExchangeContext *c, int fd, const char *name, uint16_t port, const char *client, const char *rule);
 
+/* Ends all of them, and gives back what the context had on their behalf. */
 void exchange_close_all(ExchangeContext *c);
 void exchange_close_grant(ExchangeContext *c, int64_t grant);
 /* One request on a connection of HTTP/2; the others go on. */

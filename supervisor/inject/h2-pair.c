@@ -16,9 +16,11 @@
  * streams are bounded; so is what may be sent of frames that carry nothing (resets, pings, settings, empty data): whoever exceeds
  * that is told to calm down, and its connection ends.
  *
- * A connection to the origin is for one credential (or one set of them), as with HTTP/1.1: the first request that carries one says which; those without any
- * go along. One that carries another is refused as a stream of which nothing was done, and the guest's connection takes no new ones: clients then
- * begin anew on another by themselves (RFC 9113, 8.7), which 421 makes hardly any do that is no browser.
+ * A connection to the origin is for one credential (or one set of them), as with HTTP/1.1: the first request that carries one
+ * says which; those without any go along. One that carries another is refused as a stream of which nothing was done, and the
+ * guest is told to open no new ones on its connection: clients then begin anew on another by themselves (RFC 9113, 8.7),
+ * which 421 makes hardly any do that is no browser. But they try each request a few times only (curl: five): so those that
+ * were on their way when the guest was told are taken if they may go on this connection, and the connection ends later (6.8).
  *
  * A pair is used from its connections' callbacks, and from answers of egressd and auditd; these wake the owner.
  */
@@ -34,6 +36,8 @@
 #include "util/text.h"
 
 #define IDLE_USEC (75 * H2_SECOND_USEC)
+/* From when the guest is told to go until nothing new is taken: longer than what it has sent is on its way. */
+#define DISMISS_USEC (5 * H2_SECOND_USEC)
 
 /* ---- memory of the sessions: it has held secrets ---- */
 
@@ -191,6 +195,13 @@ int h2_pair_leave(H2Pair *p, uint32_t code) {
         return r == 0 ? 0 : -ENOMEM;
 }
 
+int h2_pair_dismiss(H2Pair *p) {
+        if (p->dismissed_usec > 0 || p->leaving || p->broken)
+                return 0;
+        p->dismissed_usec = time_boottime();
+        return nghttp2_submit_shutdown_notice(p->guest) == 0 ? 0 : -ENOMEM;
+}
+
 static int give(nghttp2_session *session, Buffer *out, size_t max) {
         bool any = false;
 
@@ -259,6 +270,11 @@ int h2_pair_tick(H2Pair *p) {
         uint64_t now = time_boottime();
         int r;
 
+        if (p->dismissed_usec > 0 && now - p->dismissed_usec > DISMISS_USEC) {
+                r = h2_pair_leave(p, NGHTTP2_NO_ERROR);
+                if (r < 0)
+                        return r;
+        }
         if (p->n_streams == 0)
                 return now - p->idle_usec > IDLE_USEC ? h2_pair_leave(p, NGHTTP2_NO_ERROR) : 0;
         for (H2Stream *s = p->streams; s; s = s->next) {

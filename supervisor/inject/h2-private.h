@@ -77,6 +77,7 @@ struct H2Pair {
         Refusal refusal;
         int64_t noise; /* what is left of it */
         uint64_t noise_usec, idle_usec;
+        uint64_t dismissed_usec; /* when the guest was told to open no new streams; 0: it was not */
 };
 
 /* h2-pair.c */
@@ -86,6 +87,8 @@ H2Stream *h2_pair_find_origin(H2Pair *p, int32_t id);
 void h2_pair_settle(H2Pair *p);
 /* No new streams; those that are open go on. */
 int h2_pair_leave(H2Pair *p, uint32_t code);
+/* The same for a guest that has done nothing wrong: streams that it opened before it hears of it are taken as well. */
+int h2_pair_dismiss(H2Pair *p);
 /* A record that the guest broke the protocol; reason as in conn.deny. */
 void h2_pair_note(H2Pair *p, const char *reason, const char *where);
 /* false: too much of it, and the connection is being ended. */

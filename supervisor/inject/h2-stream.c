@@ -353,7 +353,7 @@ static int clear_request(H2Stream *s, Refusal *ret) {
         if (!claim_origin(s)) {
                 log_debug("a request for %s carries another credential than the others of its connection", s->pair->name);
                 h2_stream_reset(s, NGHTTP2_REFUSED_STREAM);
-                return h2_pair_leave(s->pair, NGHTTP2_NO_ERROR);
+                return h2_pair_dismiss(s->pair);
         }
         for (const H2Stream *t = s->pair->streams; t && within.n_open < H2_STREAMS_MAX; t = t->next)
                 open[within.n_open++] = t->guest_id;
@@ -431,7 +431,7 @@ static int end_beginning(H2Stream *s, Refusal *ret) {
 
         s->holds = false;
         r = request_write_held(&s->request, &s->up.data);
-        request_forget_held(&s->request);
+        request_pass_held(&s->request);
         return r < 0 ? r : clear_request(s, ret);
 }
 
@@ -500,10 +500,12 @@ int h2_stream_keep_trailers(H2Stream *s, H2Flow *flow, const HttpHead *h) {
         if (!flow->trailers)
                 return -ENOMEM;
         for (size_t i = 0; i < h->n_fields && r >= 0; i++) {
-                if (http_field_is_hop_by_hop(h, h->fields[i].name) || !http_field_may_trail(h->fields[i].name))
+                const char *name = h->fields[i].name;
+
+                if (http_field_is_hop_by_hop(h, name) || !(flow == &s->down ? request_passes_trailer(&s->request, name) : http_field_may_trail(name)))
                         continue;
                 r = flow == &s->down ? h2_stream_add_masked(s, &h->fields[i], flow->trailers)
-                                     : h2_fields_add_text(flow->trailers, h->fields[i].name, h->fields[i].value);
+                                     : h2_fields_add_text(flow->trailers, name, h->fields[i].value);
         }
         if (flow->trailers->n == 0)
                 flow->trailers = fields_free(flow->trailers);
@@ -560,6 +562,10 @@ nghttp2_ssize h2_stream_give(H2Stream *s, bool up, uint8_t *buffer, size_t size,
 
         memcpy(buffer, buffer_data(&flow->data), n);
         buffer_consume(&flow->data, n);
+        if (up && buffer_size(&flow->data) == 0 && request_is_leaving(&s->request)) {
+                buffer_done(&flow->data); /* it was as large as that body */
+                request_set_left(&s->request);
+        }
         if (buffer_size(&flow->data) == 0 && flow->over) {
                 *ret_flags |= NGHTTP2_DATA_FLAG_EOF;
                 if (flow->trailers) {

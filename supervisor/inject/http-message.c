@@ -19,27 +19,31 @@ typedef struct Span {
         size_t begin, end; /* in text */
 } Span;
 
+/* What was read of one message. Most of the reader's memory, and a connection that waits has none of it
+ * (http_reader_rest()). */
+typedef struct Message {
+        Buffer text;      /* method, target, reason, names and values, each with a zero byte */
+        Span method, target, reason, names[HTTP_FIELDS_MAX], values[HTTP_FIELDS_MAX];
+        Buffer trailer;   /* the same of a trailer's fields; apart, since the head's are pointed to from outside */
+        Span trailer_names[HTTP_TRAILERS_MAX], trailer_values[HTTP_TRAILERS_MAX];
+        HttpField trailers[HTTP_TRAILERS_MAX];
+        HttpHead head;
+} Message;
+
 struct HttpReader {
         llhttp_t parser;
-        llhttp_settings_t settings;
         HttpKind kind;
         bool head_request, websocket_request;
         bool started;     /* a byte of this message was read */
         bool in_body;     /* the head is complete: fields from here on are trailers */
         bool over;        /* this message ended */
 
-        Buffer text;      /* method, target, reason, names and values, each with a zero byte */
-        Span method, target, reason, names[HTTP_FIELDS_MAX], values[HTTP_FIELDS_MAX];
-        size_t n_fields;
-        Buffer trailer;   /* the same of a trailer's fields; apart, since the head's are pointed to from outside */
-        Span trailer_names[HTTP_TRAILERS_MAX], trailer_values[HTTP_TRAILERS_MAX];
-        HttpField trailers[HTTP_TRAILERS_MAX];
-        size_t n_trailers;
+        Message *message; /* owned; NULL before the first byte and after a rest */
+        size_t n_fields, n_trailers;
 
         HttpEvent event;
         const uint8_t *body;
         size_t body_size;
-        HttpHead head;
         int failure; /* errno of a callback */
         const char *error;
 };
@@ -51,7 +55,7 @@ static int http_fail(HttpReader *r, int failure, const char *error) {
 }
 
 static Buffer *text_of(HttpReader *r) {
-        return r->in_body ? &r->trailer : &r->text;
+        return r->in_body ? &r->message->trailer : &r->message->text;
 }
 
 static int span_add(HttpReader *r, Span *span, const char *at, size_t size) {
@@ -90,45 +94,45 @@ static int on_message_begin(llhttp_t *p) {
 static int on_method(llhttp_t *p, const char *at, size_t size) {
         HttpReader *r = p->data;
 
-        return span_add(r, &r->method, at, size);
+        return span_add(r, &r->message->method, at, size);
 }
 
 static int on_method_complete(llhttp_t *p) {
         HttpReader *r = p->data;
 
-        return span_close(r, &r->method, &r->target);
+        return span_close(r, &r->message->method, &r->message->target);
 }
 
 static int on_url(llhttp_t *p, const char *at, size_t size) {
         HttpReader *r = p->data;
 
-        return span_add(r, &r->target, at, size);
+        return span_add(r, &r->message->target, at, size);
 }
 
 static int on_url_complete(llhttp_t *p) {
         HttpReader *r = p->data;
 
-        return span_close(r, &r->target, &r->names[0]);
+        return span_close(r, &r->message->target, &r->message->names[0]);
 }
 
 static int on_status(llhttp_t *p, const char *at, size_t size) {
         HttpReader *r = p->data;
 
-        return span_add(r, &r->reason, at, size);
+        return span_add(r, &r->message->reason, at, size);
 }
 
 static int on_status_complete(llhttp_t *p) {
         HttpReader *r = p->data;
 
-        return span_close(r, &r->reason, &r->names[0]);
+        return span_close(r, &r->message->reason, &r->message->names[0]);
 }
 
 static Span *name_at(HttpReader *r, size_t i) {
-        return r->in_body ? &r->trailer_names[i] : &r->names[i];
+        return r->in_body ? &r->message->trailer_names[i] : &r->message->names[i];
 }
 
 static Span *value_at(HttpReader *r, size_t i) {
-        return r->in_body ? &r->trailer_values[i] : &r->values[i];
+        return r->in_body ? &r->message->trailer_values[i] : &r->message->values[i];
 }
 
 static size_t *field_count(HttpReader *r) {
@@ -208,28 +212,28 @@ static bool names_websocket(const HttpHead *h) {
 
 /* The spans become pointers only now, because the text may have moved while it grew. */
 static int head_build(HttpReader *r) {
-        HttpHead *h = &r->head;
+        HttpHead *h = &r->message->head;
         int rc;
 
         *h = (HttpHead) { .n_fields = r->n_fields, .status = r->parser.status_code };
         if (r->kind == HTTP_KIND_REQUEST) {
-                h->method = span_text(r, r->method);
-                h->target = span_text(r, r->target);
+                h->method = span_text(r, r->message->method);
+                h->target = span_text(r, r->message->target);
                 for (const char *p = h->target; *p; p++)
                         if ((unsigned char) *p <= 0x20 || (unsigned char) *p >= 0x7f)
                                 return http_fail(r, -EBADMSG, "the request's target is not plain ASCII");
         } else {
-                rc = value_check(r, &r->reason);
+                rc = value_check(r, &r->message->reason);
                 if (rc != 0)
                         return rc;
-                h->reason = r->reason.end > r->reason.begin ? span_text(r, r->reason) : "";
+                h->reason = r->message->reason.end > r->message->reason.begin ? span_text(r, r->message->reason) : "";
         }
 
         for (size_t i = 0; i < r->n_fields; i++) {
-                rc = value_check(r, &r->values[i]);
+                rc = value_check(r, &r->message->values[i]);
                 if (rc != 0)
                         return rc;
-                h->fields[i] = (HttpField) { span_text(r, r->names[i]), span_text(r, r->values[i]) };
+                h->fields[i] = (HttpField) { span_text(r, r->message->names[i]), span_text(r, r->message->values[i]) };
         }
         h->websocket = (r->kind == HTTP_KIND_REQUEST || r->parser.status_code == 101) && names_websocket(h);
         return 0;
@@ -245,10 +249,10 @@ static int head_check(HttpReader *r) {
         if (r->kind == HTTP_KIND_REQUEST && p->method == HTTP_CONNECT)
                 return http_fail(r, -EBADMSG, "CONNECT inside a connection");
         if (r->kind == HTTP_KIND_RESPONSE && (p->status_code < 100 || p->status_code > 599 ||
-                                              (p->status_code == 101 && !(r->websocket_request && r->head.websocket))))
+                                              (p->status_code == 101 && !(r->websocket_request && r->message->head.websocket))))
                 return http_fail(r, -EBADMSG, "an unexpected status code");
 
-        n = http_head_find(&r->head, "transfer-encoding", &value);
+        n = http_head_find(&r->message->head, "transfer-encoding", &value);
         if (n > 1 || (n == 1 && (strcasecmp(value, "chunked") != 0 || !(p->flags & F_CHUNKED) || p->http_minor == 0)))
                 return http_fail(r, -EBADMSG, "a transfer coding other than chunked");
         if (n == 1 && (p->flags & F_CONTENT_LENGTH))
@@ -258,7 +262,7 @@ static int head_check(HttpReader *r) {
 
 static void head_frame(HttpReader *r) {
         llhttp_t *p = &r->parser;
-        HttpHead *h = &r->head;
+        HttpHead *h = &r->message->head;
         bool bodiless = r->kind == HTTP_KIND_RESPONSE &&
                         (r->head_request || p->status_code < 200 || p->status_code == 204 || p->status_code == 304);
 
@@ -310,8 +314,8 @@ static int trailers_build(HttpReader *r) {
         int rc = 0;
 
         for (size_t i = 0; i < r->n_trailers && rc == 0; i++) {
-                rc = value_check(r, &r->trailer_values[i]);
-                r->trailers[i] = (HttpField) { span_text(r, r->trailer_names[i]), span_text(r, r->trailer_values[i]) };
+                rc = value_check(r, &r->message->trailer_values[i]);
+                r->message->trailers[i] = (HttpField) { span_text(r, r->message->trailer_names[i]), span_text(r, r->message->trailer_values[i]) };
         }
         return rc;
 }
@@ -328,16 +332,47 @@ static int on_message_complete(llhttp_t *p) {
         return HPE_PAUSED;
 }
 
+static const llhttp_settings_t callbacks = {
+        .on_message_begin = on_message_begin,
+        .on_method = on_method,
+        .on_method_complete = on_method_complete,
+        .on_url = on_url,
+        .on_url_complete = on_url_complete,
+        .on_status = on_status,
+        .on_status_complete = on_status_complete,
+        .on_header_field = on_field,
+        .on_header_field_complete = on_field_complete,
+        .on_header_value = on_value,
+        .on_header_value_complete = on_value_complete,
+        .on_headers_complete = on_headers_complete,
+        .on_body = on_body,
+        .on_message_complete = on_message_complete,
+};
+
+static Message *message_free(Message *m) {
+        if (!m)
+                return NULL;
+        buffer_done(&m->text);
+        buffer_done(&m->trailer);
+        free(m);
+        return NULL;
+}
+
+static void message_clear(Message *m) {
+        buffer_clear(&m->text);
+        m->method = m->target = m->reason = m->names[0] = (Span) {};
+        buffer_clear(&m->trailer);
+        m->trailer_names[0] = (Span) {};
+        m->head = (HttpHead) {};
+}
+
 static void reader_restart(HttpReader *r) {
-        llhttp_init(&r->parser, r->kind == HTTP_KIND_REQUEST ? HTTP_REQUEST : HTTP_RESPONSE, &r->settings);
+        llhttp_init(&r->parser, r->kind == HTTP_KIND_REQUEST ? HTTP_REQUEST : HTTP_RESPONSE, &callbacks);
         r->parser.data = r;
-        buffer_clear(&r->text);
-        r->method = r->target = r->reason = r->names[0] = (Span) {};
-        buffer_clear(&r->trailer);
-        r->trailer_names[0] = (Span) {};
+        if (r->message)
+                message_clear(r->message);
         r->n_fields = r->n_trailers = 0;
         r->started = r->in_body = r->over = false;
-        r->head = (HttpHead) {};
 }
 
 int http_reader_new(HttpReader **ret, HttpKind kind) {
@@ -347,21 +382,6 @@ int http_reader_new(HttpReader **ret, HttpKind kind) {
                 return -ENOMEM;
 
         r->kind = kind;
-        llhttp_settings_init(&r->settings);
-        r->settings.on_message_begin = on_message_begin;
-        r->settings.on_method = on_method;
-        r->settings.on_method_complete = on_method_complete;
-        r->settings.on_url = on_url;
-        r->settings.on_url_complete = on_url_complete;
-        r->settings.on_status = on_status;
-        r->settings.on_status_complete = on_status_complete;
-        r->settings.on_header_field = on_field;
-        r->settings.on_header_field_complete = on_field_complete;
-        r->settings.on_header_value = on_value;
-        r->settings.on_header_value_complete = on_value_complete;
-        r->settings.on_headers_complete = on_headers_complete;
-        r->settings.on_body = on_body;
-        r->settings.on_message_complete = on_message_complete;
         reader_restart(r);
         *ret = r;
         return 0;
@@ -370,10 +390,16 @@ int http_reader_new(HttpReader **ret, HttpKind kind) {
 HttpReader *http_reader_free(HttpReader *r) {
         if (!r)
                 return NULL;
-        buffer_done(&r->text);
-        buffer_done(&r->trailer);
+        message_free(r->message);
         free(r);
         return NULL;
+}
+
+void http_reader_rest(HttpReader *r) {
+        if (!r || r->failure != 0 || (r->started && !r->over))
+                return;
+        r->message = message_free(r->message);
+        reader_restart(r);
 }
 
 void http_reader_set_websocket(HttpReader *r, bool on) {
@@ -402,6 +428,10 @@ int http_reader_feed(HttpReader *r, const void *data, size_t size, size_t *ret_u
                 return r->failure;
         if (r->over && size > 0)
                 reader_restart(r);
+        if (!r->message)
+                r->message = calloc(1, sizeof(*r->message));
+        if (!r->message)
+                return -ENOMEM;
 
         r->event = HTTP_EVENT_MORE;
         r->body = NULL;
@@ -430,7 +460,7 @@ int http_reader_eof(HttpReader *r, HttpEvent *ret_event) {
                 *ret_event = HTTP_EVENT_MORE;
                 return 0;
         }
-        if (r->in_body && r->head.framing == HTTP_FRAMING_CLOSE) {
+        if (r->in_body && r->message->head.framing == HTTP_FRAMING_CLOSE) {
                 r->over = true;
                 *ret_event = HTTP_EVENT_END;
                 return 0;
@@ -440,12 +470,14 @@ int http_reader_eof(HttpReader *r, HttpEvent *ret_event) {
 }
 
 const HttpHead *http_reader_head(const HttpReader *r) {
-        return &r->head;
+        static const HttpHead none = {};
+
+        return r->message ? &r->message->head : &none;
 }
 
 const HttpField *http_reader_trailers(const HttpReader *r, size_t *ret_n) {
-        *ret_n = r->over ? r->n_trailers : 0;
-        return r->trailers;
+        *ret_n = r->over && r->message ? r->n_trailers : 0;
+        return r->message ? r->message->trailers : NULL;
 }
 
 bool http_field_may_trail(const char *name) {

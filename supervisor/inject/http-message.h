@@ -60,6 +60,10 @@ int http_reader_new(HttpReader **ret, HttpKind kind);
 HttpReader *http_reader_free(HttpReader *r);
 DEFINE_CLEANUP(HttpReader *, http_reader_free)
 
+/* The connection waits: of a message that is over nothing is needed any more, and its memory is given back. Nothing happens
+ * in the middle of one. What http_reader_head() gave is gone; what it gives now is empty. */
+void http_reader_rest(HttpReader *r);
+
 /* For responses: the request was a HEAD, so that no body follows whatever the head says. */
 void http_reader_set_head_request(HttpReader *r, bool on);
 

@@ -30,7 +30,7 @@
 #include "inject/revoker.h"
 #include "ipc/ipc.h"
 #include "policy/policy.h"
-#include "secret/bundle.h"
+#include "secret/bundle-api.h"
 #include "util/json.h"
 #include "util/log.h"
 #include "util/text.h"
@@ -56,6 +56,7 @@ struct Inject {
         IpcServer *server;      /* owned */
         IpcClient *secretd;     /* owned */
         sd_event_source *again; /* owned; watches secretd anew */
+        bool behind;            /* the last answer of secretd's could not be taken */
 };
 
 /* ---- Take ---- */
@@ -211,16 +212,17 @@ static int take_values(Inject *i, int fd) {
 static void inject_on_values(IpcClient *client, const char *error, json_t *params, bool more, void *userdata) {
         _cleanup_fd_ int fd = -1;
         Inject *i = userdata;
-        int r;
+        int r = 0;
 
         if (!error) {
                 fd = ipc_client_take_fd(client, 0);
                 r = fd < 0 ? fd : take_values(i, fd);
-                if (r < 0)
-                        log_error_errno(r, "cannot take the credentials' values: they stay as they were");
+                if (r < 0 && !i->behind)
+                        log_error_errno(r, "cannot take the credentials' values: they stay as they were until they can be");
+                i->behind = r < 0;
         }
-        /* an unregistered run has none: Watch says so as well */
-        if (error && strcmp(error, "io.anchorhold.Secret.NoSuchRun") != 0) {
+        /* Watching says that these values are in use: whoever rotated one waits for that. An unregistered run has none, and Watch says so as well. */
+        if (r < 0 || (error && strcmp(error, "io.anchorhold.Secret.NoSuchRun") != 0)) {
                 watch_again(i, AGAIN_USEC);
                 return;
         }
@@ -341,18 +343,27 @@ int inject_new(Inject **ret, sd_event *event, const char *run, const InjectPaths
         return 0;
 }
 
+/* egressd first, which answers at once: what the log is slow with should not cost what the others are told. */
+static void say_last_words(Inject *i) {
+        uint64_t now = time_monotonic();
+
+        egress_link_tell_last(i->egress, now + LAST_WORDS_USEC / 4);
+        usage_report_tell_last(i->usage, now + LAST_WORDS_USEC * 3ULL / 4);
+        notes_tell_last(i->notes, now + LAST_WORDS_USEC);
+        tally_tell_last(i->tally, now + LAST_WORDS_USEC);
+}
+
 Inject *inject_free(Inject *i) {
         if (!i)
                 return NULL;
 
         i->server = ipc_server_free(i->server);
         exchange_close_all(&i->context);
-        tally_tell_last(i->tally);
-        notes_tell_last(i->notes);
         i->again = sd_event_source_disable_unref(i->again);
         i->secretd = ipc_client_free(i->secretd);
         i->minter = minter_free(i->minter);
         i->revoker = revoker_free(i->revoker);
+        say_last_words(i); /* the calls of those two have grants as well */
         budget_free(i->budget);
         usage_report_free(i->usage);
         tally_free(i->tally);

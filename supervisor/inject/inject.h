@@ -10,7 +10,7 @@
 typedef struct Inject Inject;
 
 typedef struct InjectPaths {
-        const char *bundle; /* file from PID 1, see secret/bundle.h */
+        const char *bundle; /* file from PID 1, see secret/bundle-api.h */
         const char *upstream_ca_dir;
         const char *egress, *run_api, *secret_api; /* sockets */
 } InjectPaths;

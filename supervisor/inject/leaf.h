@@ -5,8 +5,8 @@
 
 #include <openssl/types.h>
 
-#include "secret/secret.h"
 #include "util/cleanup.h"
+#include "util/secret.h"
 
 typedef struct LeafMaker LeafMaker;
 

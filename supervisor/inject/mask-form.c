@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char alphabet[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
+const char mask_base64_alphabet[64] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
 /* clang-format off */
 const uint8_t mask_base64_digits[256] = {
@@ -16,6 +16,24 @@ const uint8_t mask_base64_digits[256] = {
         ['+'] = 63, ['-'] = 63, ['/'] = 64, ['_'] = 64,
 };
 /* clang-format on */
+
+size_t mask_visible_end(const uint8_t *p, size_t from, size_t size) {
+        typedef uint8_t Lane __attribute__((vector_size(16)));
+
+        for (; size - from >= sizeof(Lane); from += sizeof(Lane)) {
+                uint64_t other[2];
+                Lane v;
+
+                memcpy(&v, p + from, sizeof(v));
+                v = (Lane) (v - 0x21 > 0x7e - 0x21);
+                memcpy(other, &v, sizeof(other));
+                if (other[0] | other[1])
+                        break;
+        }
+        while (from < size && mask_is_visible(p[from]))
+                from++;
+        return from;
+}
 
 static int hex_value(uint8_t c) {
         if (c >= '0' && c <= '9')
@@ -140,9 +158,7 @@ char base64_form_replace(const Base64Form *f, const uint8_t *units, size_t i, bo
         uint8_t bits = bits_of(f, i);
         unsigned value = ((mask_base64_digits[units[i]] - 1U) & ~bits & 0x3fU) | (f->others[i] & bits);
 
-        if (value == 62)
-                return url_safe ? '-' : '+';
-        if (value == 63)
-                return url_safe ? '_' : '/';
-        return alphabet[value];
+        if (url_safe && value >= 62)
+                return value == 62 ? '-' : '_';
+        return mask_base64_alphabet[value];
 }

@@ -28,6 +28,9 @@ static inline bool mask_is_visible(uint8_t c) {
         return c >= 0x21 && c <= 0x7e;
 }
 
+/* Where the run of visible characters ends that goes on at p[from]: from itself if that is none; at most size. */
+size_t mask_visible_end(const uint8_t *p, size_t from, size_t size);
+
 /*
  * The unit at p, which has size bytes, one at least: how many bytes it takes, and what it stands for (0 if that is no
  * ASCII). Returns 0 if that depends on what follows; not if `closed`, that is, if nothing that could belong to an escape
@@ -37,6 +40,9 @@ size_t mask_unit(MaskView view, const uint8_t *p, size_t size, bool closed, uint
 
 /* One more than the value of a Base64 digit of either alphabet; 0 for any other byte. */
 extern const uint8_t mask_base64_digits[256];
+
+/* The digit of each value, in the first of the alphabets. */
+extern const char mask_base64_alphabet[64];
 
 typedef struct Base64Form {
         uint8_t *digits, *others; /* owned; values of what is looked for, and of what takes its place; zeroed when freed */

@@ -17,7 +17,8 @@
  *
  * Candidates are found with rolling hashes under a random base, each over all of a needle (of Base64: over all but at most its shared
  * digits and one more), and compared in constant time: the time depends on the text's bytes and on lengths, not on how much
- * of a needle they match.
+ * of a needle they match. Of needles that are long enough, a sieve (mask-sieve.h) says first where this is worth while: there the time tells
+ * also whether two thirds of a needle stand in a row.
  */
 
 #include "inject/mask.h"
@@ -27,24 +28,10 @@
 #include <openssl/crypto.h>
 #include <stdbool.h>
 #include <string.h>
-#include <sys/random.h>
 
-#include "inject/mask-form.h"
-#include "secret/secret.h"
-
-enum { SHIFTS = 3 };
+#include "inject/mask-needles.h"
 
 #define UNLIKELY(x) __builtin_expect((x), 0)
-
-typedef struct Needle {
-        MaskPair pair;
-        uint8_t *needle; /* owned; the pair's */
-        uint64_t hash, power;         /* of the plain form; base ** size */
-        bool has_forms;               /* long enough to be looked for in Base64 */
-        Base64Form forms[SHIFTS];
-        size_t window;                /* digits that the hashes of the forms cover, from the first that is not shared */
-        uint64_t window_hashes[SHIFTS], window_power;
-} Needle;
 
 /* A run as one view reads it. */
 typedef struct Track {
@@ -62,123 +49,15 @@ typedef struct Match {
 } Match;
 
 struct Masker {
-        size_t n_needles, longest, shortest; /* in units */
-        uint64_t base, hits;
+        Needles *of; /* ref */
+        uint64_t hits;
         size_t last; /* the needle that was hit last */
         Buffer held;
         size_t ahead[_MASK_VIEWS]; /* how many of the held bytes belong to a unit that began before them */
         uint8_t *units[_MASK_VIEWS]; /* owned: room for tracks */
         uint32_t *at[_MASK_VIEWS];
-        size_t room, size; /* the latter: of all of this */
-        Needle needles[];
+        size_t room;
 };
-
-static uint64_t hash_plain(const Masker *m, const uint8_t *p, size_t size) {
-        uint64_t h = 0;
-
-        for (size_t i = 0; i < size; i++)
-                h = h * m->base + p[i];
-        return h;
-}
-
-static uint64_t hash_digits(const Masker *m, const uint8_t *p, size_t size) {
-        uint64_t h = 0;
-
-        for (size_t i = 0; i < size; i++)
-                h = h * m->base + mask_base64_digits[p[i]];
-        return h;
-}
-
-static uint64_t power(const Masker *m, size_t n) {
-        uint64_t p = 1;
-
-        while (n-- > 0)
-                p *= m->base;
-        return p;
-}
-
-/* ---- needles ---- */
-
-static void use_length(Masker *m, size_t size) {
-        if (size > m->longest)
-                m->longest = size;
-        if (m->shortest == 0 || size < m->shortest)
-                m->shortest = size;
-}
-
-static int needle_add_forms(Masker *m, Needle *d) {
-        const MaskPair *pair = &d->pair;
-
-        d->window = SIZE_MAX;
-        for (unsigned i = 0; i < SHIFTS; i++) {
-                Base64Form *f = &d->forms[i];
-                size_t whole;
-                int r;
-
-                r = base64_form_init(f, i, pair->needle, pair->needle_size, pair->replacement, pair->replacement_size);
-                if (r < 0)
-                        return r;
-                whole = f->size - f->lead - (f->last != 0x3f);
-                if (whole < d->window)
-                        d->window = whole;
-                use_length(m, f->size);
-        }
-
-        for (unsigned i = 0; i < SHIFTS; i++)
-                for (size_t k = 0; k < d->window; k++)
-                        d->window_hashes[i] = d->window_hashes[i] * m->base + d->forms[i].digits[d->forms[i].lead + k] + 1;
-        d->window_power = power(m, d->window);
-        d->has_forms = true;
-        return 0;
-}
-
-static int masker_add(Masker *m, const MaskPair *pair) {
-        Needle *d = &m->needles[m->n_needles++];
-
-        if (pair->needle_size == 0 || pair->needle_size > MASK_NEEDLE_MAX)
-                return -EINVAL;
-        for (size_t k = 0; k < pair->needle_size; k++)
-                if (!mask_is_visible(((const uint8_t *) pair->needle)[k]))
-                        return -EINVAL;
-
-        /* values change and go while an answer is still masked */
-        d->needle = malloc(pair->needle_size);
-        if (!d->needle)
-                return -ENOMEM;
-        memcpy(d->needle, pair->needle, pair->needle_size);
-        d->pair = *pair;
-        d->pair.needle = d->needle;
-        d->hash = hash_plain(m, pair->needle, pair->needle_size);
-        d->power = power(m, pair->needle_size);
-        use_length(m, pair->needle_size);
-        return pair->needle_size >= MASK_ENCODED_MIN ? needle_add_forms(m, d) : 0;
-}
-
-int masker_new(Masker **ret, const MaskPair *pairs, size_t n_pairs) {
-        _cleanup_(masker_freep) Masker *m = NULL;
-        int r;
-
-        if (n_pairs > MASK_PAIRS_MAX)
-                return -E2BIG;
-
-        m = calloc(1, sizeof(*m) + n_pairs * sizeof(*m->needles));
-        if (!m)
-                return -ENOMEM;
-        m->size = sizeof(*m) + n_pairs * sizeof(*m->needles);
-
-        if (getrandom(&m->base, sizeof(m->base), 0) != sizeof(m->base))
-                return -EIO;
-        m->base |= 1;
-
-        for (size_t i = 0; i < n_pairs; i++) {
-                r = masker_add(m, &pairs[i]);
-                if (r < 0)
-                        return r;
-        }
-
-        *ret = TAKE_PTR(m);
-        return 0;
-}
 
 static void free_room(Masker *m) {
         for (unsigned v = 0; v < _MASK_VIEWS; v++) {
@@ -192,23 +71,36 @@ static void free_room(Masker *m) {
         m->room = 0;
 }
 
+int masker_new_for(Masker **ret, Needles *needles) {
+        Masker *m = calloc(1, sizeof(*m));
+
+        if (!m)
+                return -ENOMEM;
+        m->of = mask_needles_ref(needles);
+        *ret = m;
+        return 0;
+}
+
+int masker_new(Masker **ret, const MaskPair *pairs, size_t n_pairs) {
+        _cleanup_(mask_needles_unrefp) Needles *needles = NULL;
+        int r;
+
+        r = mask_needles_new(&needles, pairs, n_pairs);
+        return r < 0 ? r : masker_new_for(ret, needles);
+}
+
 Masker *masker_free(Masker *m) {
         if (!m)
                 return NULL;
-        for (size_t i = 0; i < m->n_needles; i++) {
-                for (unsigned k = 0; k < SHIFTS; k++)
-                        base64_form_done(&m->needles[i].forms[k]);
-                secret_erase(m->needles[i].needle, m->needles[i].pair.needle_size);
-        }
         free_room(m);
         buffer_done(&m->held);
-        explicit_bzero(m, m->size);
+        mask_needles_unref(m->of);
         free(m);
         return NULL;
 }
 
 void masker_take_over(Masker *m, Masker *from) {
-        assert(m->n_needles > 0 || buffer_size(&from->held) == 0); /* one without needles holds nothing back */
+        assert(m->of->n > 0 || buffer_size(&from->held) == 0); /* one without needles holds nothing back */
         m->held = from->held;
         from->held = (Buffer) {};
         memcpy(m->ahead, from->ahead, sizeof(m->ahead));
@@ -217,7 +109,7 @@ void masker_take_over(Masker *m, Masker *from) {
 }
 
 void masker_rest(Masker *m) {
-        if (m && m->n_needles > 0 && buffer_size(&m->held) == 0) {
+        if (m && m->of->n > 0 && buffer_size(&m->held) == 0) {
                 free_room(m);
                 buffer_done(&m->held);
         }
@@ -315,7 +207,7 @@ static void check_plain(const Needle *d, const Track *t, size_t i, uint64_t hash
 
 /* i: where the window starts, which is behind a shared digit. */
 static void check_forms(const Needle *d, const Track *t, size_t i, uint64_t hash, size_t starts, Match *best) {
-        for (unsigned k = 0; k < SHIFTS; k++) {
+        for (unsigned k = 0; k < MASK_SHIFTS; k++) {
                 const Base64Form *f = &d->forms[k];
 
                 if (hash != d->window_hashes[k] || i < f->lead || i - f->lead >= starts || f->size > t->n - (i - f->lead))
@@ -329,27 +221,30 @@ static size_t smaller(size_t a, size_t b) {
         return a < b ? a : b;
 }
 
-/* All forms of one needle, starting at one of the first `starts` units. Both hashes roll in one loop, so that neither waits for the other. */
-static void search_needle(const Masker *m, const Needle *d, const Track *t, size_t starts, Match *best) {
-        const uint64_t base = m->base, h0 = d->window_hashes[0], h1 = d->window_hashes[1], h2 = d->window_hashes[2];
-        size_t n = d->pair.needle_size, w = d->window, plain_end = 0, forms_end = 0, both, i;
+/*
+ * All forms of one needle that start left of unit `to`, and with what the hashes cover (without a shared digit) not left of `from`. Both hashes
+ * roll in one loop, so that neither waits for the other.
+ */
+static void search_range(const Masker *m, const Needle *d, const Track *t, size_t from, size_t to, Match *best) {
+        const uint64_t base = m->of->base, h0 = d->window_hashes[0], h1 = d->window_hashes[1], h2 = d->window_hashes[2];
+        size_t n = d->pair.needle_size, w = d->window, plain_end = from, forms_end = from, both, i;
         const uint8_t *u = t->units;
         uint64_t h = 0, g = 0;
 
-        if (t->n >= n && starts > 0) {
-                plain_end = smaller(starts, t->n - n + 1);
-                h = hash_plain(m, u, n);
+        if (t->n >= n && from < smaller(to, t->n - n + 1)) {
+                plain_end = smaller(to, t->n - n + 1);
+                h = mask_needles_hash_plain(m->of, u + from, n);
         }
-        if (d->has_forms && t->n >= w && starts > 0) {
-                forms_end = smaller(starts + 1, t->n - w + 1);
-                g = hash_digits(m, u, w);
+        if (d->has_forms && t->n >= w && from < smaller(to + 1, t->n - w + 1)) {
+                forms_end = smaller(to + 1, t->n - w + 1);
+                g = mask_needles_hash_digits(m->of, u + from, w);
         }
 
         both = smaller(plain_end, forms_end);
-        for (i = 0; i + 1 < both; i++) {
+        for (i = from; i + 1 < both; i++) {
                 if (UNLIKELY((h == d->hash) | (g == h0) | (g == h1) | (g == h2))) {
                         check_plain(d, t, i, h, best);
-                        check_forms(d, t, i, g, starts, best);
+                        check_forms(d, t, i, g, to, best);
                 }
                 h = h * base + (u[i + n] - u[i] * d->power);
                 g = g * base + (mask_base64_digits[u[i + w]] - mask_base64_digits[u[i]] * d->window_power);
@@ -360,9 +255,32 @@ static void search_needle(const Masker *m, const Needle *d, const Track *t, size
                         h = h * base + (u[k + n] - u[k] * d->power);
         }
         for (size_t k = i; k < forms_end; k++) {
-                check_forms(d, t, k, g, starts, best);
+                check_forms(d, t, k, g, to, best);
                 if (k + 1 < forms_end)
                         g = g * base + (mask_base64_digits[u[k + w]] - mask_base64_digits[u[k]] * d->window_power);
+        }
+}
+
+/* All forms of one needle that start at one of the first `starts` units, where a sieve does not rule them out. */
+static void search_needle(const Masker *m, const Needle *d, const Track *t, size_t starts, Match *best) {
+        size_t stride, at = 0;
+
+        if (starts == 0)
+                return;
+        if (!d->sieve) {
+                search_range(m, d, t, 0, starts, best);
+                return;
+        }
+
+        stride = d->sieve->stride;
+        for (;;) {
+                at = sieve_next(d->sieve, t->units, smaller(t->n, starts - 1 + stride + d->sieve->block), at);
+                if (at == SIZE_MAX)
+                        return;
+                search_range(m, d, t, at < stride ? 0 : at + 1 - stride, smaller(starts, at + 1), best);
+                if (best->needle)
+                        starts = smaller(starts, track_before(t, best->begin + 1));
+                at += stride;
         }
 }
 
@@ -370,10 +288,10 @@ static void search_needle(const Masker *m, const Needle *d, const Track *t, size
 static void search(const Masker *m, const Track *tracks, size_t n_tracks, size_t limit, Match *ret) {
         *ret = (Match) {};
         for (size_t i = 0; i < n_tracks; i++)
-                for (size_t k = 0; k < m->n_needles; k++) {
+                for (size_t k = 0; k < m->of->n; k++) {
                         size_t bound = ret->needle ? smaller(limit, ret->begin + 1) : limit;
 
-                        search_needle(m, &m->needles[k], &tracks[i], track_before(&tracks[i], bound), ret);
+                        search_needle(m, &m->of->list[k], &tracks[i], track_before(&tracks[i], bound), ret);
                 }
 }
 
@@ -400,7 +318,7 @@ static int replace_digits(const Match *f, Buffer *out) {
 
 static int replace(Masker *m, const Match *f, Buffer *out) {
         m->hits++;
-        m->last = (size_t) (f->needle - m->needles);
+        m->last = (size_t) (f->needle - m->of->list);
         if (f->form)
                 return replace_digits(f, out);
         return buffer_append(out, f->needle->pair.replacement, f->needle->pair.replacement_size);
@@ -415,7 +333,7 @@ static size_t decided(const Masker *m, const Track *tracks, size_t n_tracks, siz
         for (size_t i = 0; i < n_tracks; i++) {
                 size_t n = tracks[i].n;
 
-                limit = smaller(limit, n < m->longest ? begin : track_at(&tracks[i], n - m->longest + 1));
+                limit = smaller(limit, n < m->of->longest ? begin : track_at(&tracks[i], n - m->of->longest + 1));
         }
         return limit;
 }
@@ -464,16 +382,14 @@ static int mask_run(Masker *m, const uint8_t *p, size_t begin, size_t end, bool 
 
 /* From `from` on, the next run that is not too short, or the one at the end however short it is. *ret_end is size if there is none. */
 static size_t find_run(const Masker *m, const uint8_t *p, size_t size, size_t from, size_t *ret_end) {
-        size_t begin = from, i, end;
+        size_t begin = from, i;
 
-        while (m->shortest <= size - begin) {
+        while (m->of->shortest <= size - begin) {
                 /* if the last byte that it would have is none of a run, the next one starts behind that */
-                for (i = begin + m->shortest; i > begin && mask_is_visible(p[i - 1]); i--)
+                for (i = begin + m->of->shortest; i > begin && mask_is_visible(p[i - 1]); i--)
                         ;
                 if (i == begin) {
-                        for (end = begin + m->shortest; end < size && mask_is_visible(p[end]); end++)
-                                ;
-                        *ret_end = end;
+                        *ret_end = mask_visible_end(p, begin + m->of->shortest, size);
                         return begin;
                 }
                 begin = i;
@@ -515,7 +431,7 @@ static int masker_scan(Masker *m, bool last, Buffer *out) {
 int masker_feed(Masker *m, const void *data, size_t size, Buffer *out) {
         int r;
 
-        if (m->n_needles == 0)
+        if (m->of->n == 0)
                 return buffer_append(out, data, size);
 
         r = buffer_append(&m->held, data, size);
@@ -525,7 +441,7 @@ int masker_feed(Masker *m, const void *data, size_t size, Buffer *out) {
 }
 
 int masker_finish(Masker *m, Buffer *out) {
-        return m->n_needles == 0 ? 0 : masker_scan(m, true, out);
+        return m->of->n == 0 ? 0 : masker_scan(m, true, out);
 }
 
 uint64_t masker_hits(const Masker *m) {
@@ -543,7 +459,7 @@ int masker_has_pending(Masker *m, size_t *ret_number) {
         Match match;
         int r;
 
-        if (m->n_needles == 0 || size < m->shortest)
+        if (m->of->n == 0 || size < m->of->shortest)
                 return 0;
         r = make_room(m, size);
         if (r < 0)
@@ -553,6 +469,6 @@ int masker_has_pending(Masker *m, size_t *ret_number) {
         search(m, tracks, n_tracks, size, &match);
         if (!match.needle)
                 return 0;
-        *ret_number = (size_t) (match.needle - m->needles);
+        *ret_number = (size_t) (match.needle - m->of->list);
         return 1;
 }

@@ -14,6 +14,7 @@
 #include "util/cleanup.h"
 
 typedef struct Masker Masker;
+typedef struct Needles Needles; /* mask-needles.h */
 
 typedef struct MaskPair {
         const void *needle; /* copied; visible ASCII (0x21 to 0x7e) only */
@@ -31,6 +32,9 @@ enum {
 /* What the replacements point to must outlive the masker. -EINVAL for a needle that is empty, too long or has other
  * bytes. */
 int masker_new(Masker **ret, const MaskPair *pairs, size_t n_pairs);
+/* For texts that others mask as well; takes a reference. What the replacements point to must outlive the Needles then: those
+ * of exchanges are kept by their context too, until exchange_close_all(). */
+int masker_new_for(Masker **ret, Needles *needles);
 Masker *masker_free(Masker *m);
 DEFINE_CLEANUP(Masker *, masker_free)
 

@@ -10,6 +10,8 @@
  * A credential may be removed at any of these steps. The token goes on the list all the same, and is not used: what secretd said of the credential (inject.c) and what
  * it says of the token both count, since either may be heard first.
  *
+ * A token that secretd could not put on its list is known to nobody else, and nobody would revoke it: so that is done here, at once.
+ *
  * and whoever needs the token waits. It is renewed when a quarter of its life is left, five minutes at most; the one before stays good for requests that are under way. After a failure
  * nobody asks for two seconds, so that a guest that tries again and again is not heard by the API each time; each failure is a record. secretd may
  * start anew at any moment: what it did not answer is asked again, a token is kept under one id however often it is told.
@@ -55,6 +57,9 @@ struct Mint {
         InjectCredential *credential; /* borrowed */
         bool under_way;
         OriginCall *call;         /* owned */
+        char *host, *revoke;      /* owned; where the token comes from, and the target that ends it there */
+        uint16_t port;
+        Secret *proof;            /* owned; what the API is asked with */
         bool looked_up, is_lookup; /* the question under way */
         uint64_t installation;
         Secret *token;            /* owned; not kept yet */
@@ -116,7 +121,11 @@ static void tell(Mint *m, const char *reason) {
 static void end(Mint *m) {
         m->under_way = false;
         m->call = origin_call_free(m->call);
+        m->proof = secret_free(m->proof);
         m->token = secret_free(m->token);
+        free(m->host);
+        free(m->revoke);
+        m->host = m->revoke = NULL;
         m->looked_up = false;
         m->unusable = 0;
         m->removed = false;
@@ -164,6 +173,44 @@ static const char *reason_of(const char *error, const json_t *params) {
         return json_string_value(json_object_get(params, "reason")) ?: error;
 }
 
+/* ---- what is on no list ---- */
+
+/* what: became of it. */
+static void not_kept(Mint *m, unsigned status, const char *why, const char *what) {
+        _cleanup_free_ char *text = text_format("the token could not be put on the list of what is to be revoked, and %s", what);
+
+        fail(m, "not-kept", status, text ?: "", why);
+}
+
+static void mint_on_given_back(int r, const char *reason, unsigned status, Buffer *body, void *userdata) {
+        _cleanup_(origin_call_freep) OriginCall *call = NULL;
+        _cleanup_free_ char *why = NULL, *what = NULL;
+        Mint *m = userdata;
+
+        call = m->call;
+        m->call = NULL;
+        why = strdup(m->reason);
+        if (r >= 0 && (status == 204 || status == 401)) {
+                not_kept(m, 0, why, "was revoked at once");
+                return;
+        }
+        what = r < 0 ? text_format("is good until it expires (%s)", reason) : text_format("is good until it expires (the API answered %u when it was to be revoked)", status);
+        not_kept(m, r < 0 ? 0 : status, why, what ?: "is good until it expires");
+}
+
+static void give_back(Mint *m, const char *why) {
+        const Minter *minter = m->minter;
+        int r = -ENODATA;
+
+        (void) snprintf(m->reason, sizeof(m->reason), "%s", why);
+        if (m->revoke)
+                r = origin_call_new(&m->call, minter->s.event, minter->s.egress, minter->s.tls,
+                                    &(OriginRequest) { .host = m->host, .port = m->port, .method = "DELETE", .target = m->revoke, .bearer = m->token },
+                                    mint_on_given_back, m);
+        if (r < 0)
+                not_kept(m, 0, why, "is good until it expires");
+}
+
 /* ---- KEEPING ---- */
 
 static bool is_removed(const Mint *m) {
@@ -176,7 +223,7 @@ static void mint_on_kept(IpcClient *client, const char *error, json_t *params, b
         if (error && ask_again(m, error))
                 return;
         if (error) {
-                fail(m, "not-kept", 0, "the token could not be put on the list of what is to be revoked", reason_of(error, params));
+                give_back(m, reason_of(error, params));
                 return;
         }
         if (m->unusable == TOKEN_ANSWER_E_WIDER) {
@@ -221,7 +268,7 @@ static void keep(Mint *m) {
                                                     "unusable", (int) (m->unusable > 0 || m->removed)),
                                           &from, 1, false, SECRETD_USEC, mint_on_kept, m);
         if (r < 0)
-                fail(m, "not-kept", 0, "the token could not be put on the list of what is to be revoked", strerror(-r));
+                give_back(m, strerror(-r));
 }
 
 /* ---- CALLING ---- */
@@ -232,7 +279,7 @@ static void take_answer(Mint *m, unsigned status, Buffer *body) {
         int r;
 
         if (status != (m->is_lookup ? 200U : 201U)) {
-                token_answer_read_message(data, size, why);
+                token_answer_read_message(data, size, m->proof, why);
                 (void) snprintf(what, sizeof(what), "the API answered %u%s", status, m->is_lookup ? " (which installation?)" : "");
                 fail(m, "refused", status, what, why);
                 return;
@@ -246,7 +293,7 @@ static void take_answer(Mint *m, unsigned status, Buffer *body) {
                         ask(m);
                 return;
         }
-        r = token_answer_read(data, size, json_object_get(json_object_get(m->source->rule, "app"), "permissions"), m->minter->s.secrets->repository ?: "",
+        r = token_answer_read(data, size, m->proof, json_object_get(json_object_get(m->source->rule, "app"), "permissions"), m->minter->s.secrets->repository ?: "",
                               time_realtime(), &m->token, &m->expires_usec, why);
         if (r < 0) {
                 fail(m, "malformed", status, r == -EBADMSG ? why : strerror(-r), NULL);
@@ -272,7 +319,7 @@ static void mint_on_call(int r, const char *reason, unsigned status, Buffer *bod
 
 /* ---- ASKING ---- */
 
-static int call_api(Mint *m, const json_t *q, const Secret *proof) {
+static int call_api(Mint *m, const json_t *q) {
         Minter *minter = m->minter;
         const char *host = json_string_value(json_object_get(q, "host")), *method = json_string_value(json_object_get(q, "method")),
                    *target = json_string_value(json_object_get(q, "target")), *step = json_string_value(json_object_get(q, "step"));
@@ -282,6 +329,15 @@ static int call_api(Mint *m, const json_t *q, const Secret *proof) {
         m->is_lookup = strcmp(step, "lookup") == 0;
         if (m->is_lookup && m->looked_up)
                 return -EBADMSG;
+        if (!m->is_lookup) {
+                const char *revoke = json_string_value(json_object_get(q, "revoke"));
+
+                m->host = strdup(host);
+                m->port = (uint16_t) json_integer_value(json_object_get(q, "port"));
+                m->revoke = revoke ? strdup(revoke) : NULL;
+                if (!m->host || !m->revoke)
+                        return revoke ? -ENOMEM : -EBADMSG;
+        }
         return origin_call_new(&m->call, minter->s.event, minter->s.egress, minter->s.tls,
                                &(OriginRequest) {
                                        .host = host,
@@ -289,7 +345,7 @@ static int call_api(Mint *m, const json_t *q, const Secret *proof) {
                                        .method = method,
                                        .target = target,
                                        .body = json_string_value(json_object_get(q, "body")),
-                                       .bearer = proof,
+                                       .bearer = m->proof,
                                },
                                mint_on_call, m);
 }
@@ -308,8 +364,11 @@ static void mint_on_question(IpcClient *client, const char *error, json_t *param
         }
         fd = ipc_client_take_fd(client, 0);
         r = fd < 0 ? fd : secret_read_fd(&proof, fd);
-        if (r >= 0)
-                r = call_api(m, params, proof);
+        if (r >= 0) {
+                (void) secret_free(m->proof);
+                m->proof = TAKE_PTR(proof);
+                r = call_api(m, params);
+        }
         if (r < 0)
                 fail(m, "unavailable", 0, "the API cannot be asked", r == -ENOTCONN ? "the host decides nothing at the moment" : strerror(-r));
 }

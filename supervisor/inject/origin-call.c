@@ -38,6 +38,7 @@ struct OriginCall {
         HttpReader *reader;       /* owned */
         Buffer out, body;
         int64_t grant;
+        EgressHolder holder;
         uint64_t opened_usec, bytes_in, bytes_out;
         unsigned status;
 };
@@ -50,6 +51,7 @@ OriginCall *origin_call_free(OriginCall *c) {
         c->dial = dial_free(c->dial);
         c->stream = tls_stream_free(c->stream);
         c->reader = http_reader_free(c->reader);
+        egress_link_release(&c->holder);
         if (c->grant > 0)
                 egress_link_done(c->egress, c->grant, c->bytes_in, c->bytes_out, c->opened_usec ? time_boottime() - c->opened_usec : 0);
         buffer_done(&c->out);
@@ -227,6 +229,14 @@ static void call_on_dialled(int fd, const char *failures, void *userdata) {
         c->doing = "TLS";
 }
 
+static void call_on_revoked(void *userdata) {
+        OriginCall *c = userdata;
+
+        c->dial = dial_free(c->dial);
+        c->stream = tls_stream_free(c->stream); /* not another byte */
+        fail(c, -EACCES, "the egress policy allows no such request to %s:%u (%s)", "policy-changed");
+}
+
 static void call_on_answer(const EgressAnswer *a, void *userdata) {
         OriginCall *c = userdata;
         int r;
@@ -237,6 +247,7 @@ static void call_on_answer(const EgressAnswer *a, void *userdata) {
                 return;
         }
         c->grant = a->grant;
+        egress_link_hold(c->egress, &c->holder, c->grant, call_on_revoked, c);
         c->doing = "a connection";
         r = dial_new(&c->dial, c->event, a->addresses, a->n_addresses, c->port, call_on_dialled, c);
         if (r < 0)
@@ -288,7 +299,7 @@ int origin_call_new(OriginCall **ret, sd_event *event, EgressLink *egress, TlsSe
         if (r >= 0)
                 r = sd_event_add_time_relative(event, &c->timer, CLOCK_BOOTTIME, CALL_USEC, 0, call_on_timeout, c);
         if (r >= 0)
-                r = egress_link_ask(egress, c->host, c->port, request->method, request->target, NULL, call_on_answer, c, &c->question);
+                r = egress_link_ask(egress, c->host, c->port, request->method, request->target, false, NULL, call_on_answer, c, &c->question);
         if (r < 0)
                 return r;
         *ret = TAKE_PTR(c);

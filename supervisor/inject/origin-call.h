@@ -6,7 +6,7 @@
 #include "inject/buffer.h"
 #include "inject/egress-link.h"
 #include "inject/tls.h"
-#include "secret/secret.h"
+#include "util/secret.h"
 
 enum { ORIGIN_CALL_BODY_MAX = 64 * 1024 };
 

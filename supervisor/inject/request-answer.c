@@ -57,9 +57,10 @@ int request_begin_answer(Request *q, const HttpHead *h, Refusal *ret) {
         return r;
 }
 
-/* What the digest is of that such a field has is not what goes on. */
-static bool is_about_encoding(const char *name) {
-        static const char *const names[] = { "content-encoding", "content-md5", "content-digest", "repr-digest", "digest" };
+/* What it is the digest of is not what goes on, if anything of that was masked. And if it was, the digest would let the guest test guesses of the value
+ * as fast as it can compute. So it goes wherever something might be. */
+static bool is_digest(const char *name) {
+        static const char *const names[] = { "content-md5", "content-digest", "repr-digest", "digest" };
 
         for (size_t i = 0; i < ELEMENTSOF(names); i++)
                 if (strcasecmp(name, names[i]) == 0)
@@ -71,7 +72,13 @@ bool request_passes_field(const Request *q, const HttpHead *head, const char *na
         /* another way to the same origin would be one around this place */
         if (strcasecmp(name, "alt-svc") == 0)
                 return false;
-        return !http_field_is_hop_by_hop(head, name) && !(q->gunzip && is_about_encoding(name));
+        if (q->gunzip && strcasecmp(name, "content-encoding") == 0)
+                return false;
+        return !http_field_is_hop_by_hop(head, name) && !(q->context->n_credentials > 0 && is_digest(name));
+}
+
+bool request_passes_trailer(const Request *q, const char *name) {
+        return http_field_may_trail(name) && !(q->context->n_credentials > 0 && is_digest(name));
 }
 
 int request_mask_text(Request *q, const char *text, Buffer *out) {
@@ -83,14 +90,22 @@ int request_mask_text(Request *q, const char *text, Buffer *out) {
         return r < 0 ? r : masker_finish(q->mask, out);
 }
 
+/* What stands in out behind `begin` goes to the guest. */
+static void read_usage(Request *q, const Buffer *out, size_t begin) {
+        if (q->usage && buffer_size(out) > begin)
+                usage_reader_feed(q->usage, buffer_data(out) + begin, buffer_size(out) - begin);
+}
+
 static int feed_decoded(Request *q, const void *data, size_t size, bool last, Buffer *out) {
+        size_t begin = buffer_size(out);
         int r = request_renew_mask(q);
 
-        if (size > 0 && q->usage)
-                usage_reader_feed(q->usage, data, size);
         if (r >= 0 && size > 0)
                 r = masker_feed(q->mask, data, size, out);
-        return r >= 0 && last ? masker_finish(q->mask, out) : r;
+        if (r >= 0 && last)
+                r = masker_finish(q->mask, out);
+        read_usage(q, out, begin);
+        return r;
 }
 
 int request_feed_answer(Request *q, const void *data, size_t size, bool last, Buffer *out) {
@@ -112,9 +127,22 @@ int request_feed_answer(Request *q, const void *data, size_t size, bool last, Bu
 }
 
 int request_release_answer(Request *q, Buffer *out) {
+        size_t begin = buffer_size(out);
         int r = request_renew_mask(q);
 
-        return r < 0 ? r : masker_finish(q->mask, out);
+        if (r >= 0)
+                r = masker_finish(q->mask, out);
+        read_usage(q, out, begin);
+        return r;
+}
+
+/* What is held back of an answer that broke off reaches nobody any more, but was said. */
+static void read_held_back(Request *q) {
+        Buffer rest = {};
+
+        if (q->usage)
+                (void) request_release_answer(q, &rest);
+        buffer_done(&rest);
 }
 
 void request_report_usage(Request *q, bool complete) {
@@ -132,6 +160,8 @@ void request_report_usage(Request *q, bool complete) {
                 .status = q->status,
                 .complete = complete,
         };
+        if (!complete)
+                read_held_back(q);
         usage_call_conclude(&call, c->source->provider, q->usage, q->prompt_bytes);
         if (q->reserved && budget_is_capped(q->context->budget))
                 usage_call_settle(&call, c->source->provider, q->reserved_input, q->reserved_output, q->reserved_cost);

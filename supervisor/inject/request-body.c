@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <strings.h>
 
-#include "egress/agreement.h"
+#include "egress/agreement-api.h"
 #include "inject/request-git.h"
 
 static int deny(Request *q, unsigned status, const char *reason, const char *where, const char *message, Refusal *ret) {
@@ -30,12 +30,26 @@ bool request_expects_continue(const Request *q) {
         return http_head_find(q->head, "expect", &value) > 0 && strcasecmp(value, "100-continue") == 0;
 }
 
+/* How long it is as it leaves. Only one with a value in it must be made for that, and those are small. */
+static int measure_held(Request *q, size_t *ret) {
+        Buffer body = {};
+        int r = 0;
+
+        if (q->rewrite.n_spans > 0) {
+                r = request_write_held(q, &body);
+                *ret = buffer_size(&body);
+                buffer_done(&body);
+        } else
+                *ret = buffer_size(buffer_size(&q->held_encoded) > 0 ? &q->held_encoded : &q->held);
+        return r;
+}
+
 /* The head says what the body will be, now that it is known. */
 int request_settle_length(Request *q) {
-        Buffer body = {};
+        size_t size;
         int r;
 
-        r = request_write_held(q, &body);
+        r = measure_held(q, &size);
         if (r >= 0) {
                 q->held_head = malloc(sizeof(*q->held_head));
                 r = q->held_head ? 0 : -ENOMEM;
@@ -43,11 +57,10 @@ int request_settle_length(Request *q) {
         if (r >= 0) {
                 *q->held_head = *q->head;
                 q->held_head->has_length = true;
-                q->held_head->length = buffer_size(&body);
-                q->held_head->framing = buffer_size(&body) > 0 ? HTTP_FRAMING_LENGTH : HTTP_FRAMING_NONE;
+                q->held_head->length = size;
+                q->held_head->framing = size > 0 ? HTTP_FRAMING_LENGTH : HTTP_FRAMING_NONE;
                 q->head = q->held_head;
         }
-        buffer_done(&body);
         return r;
 }
 
@@ -83,6 +96,8 @@ int request_hold_body(Request *q, const void *data, size_t size, bool last, Refu
         if (q->gathers && !request_may_gather(q, size))
                 return deny(q, 413, "body-too-large", "body", "This run has a budget: the body of a model call is too large to be looked at.", ret);
         r = q->plan.n_body > 0 ? request_count_held(q, size, ret) : 0;
+        if (r == 0 && q->gathers)
+                r = request_gather(q, size, ret);
         if (r == 0)
                 r = buffer_append(&q->held, data, size);
         if (r == 0) /* other hosts' sentinels, as in any body */
@@ -158,7 +173,7 @@ int request_judge_trailer(Request *q, const HttpField *field, Refusal *ret) {
 
         if (c)
                 return request_misuse(q, c, "trailer", ret);
-        if (agreement_field_overrides(field->name) || substitute_is_auth_field(q->context->credentials, q->context->n_credentials, field->name))
+        if (agreement_field_overrides(field->name) || agreement_field_names_path(field->name) || substitute_is_auth_field(q->context->credentials, q->context->n_credentials, field->name))
                 return deny(q, 400, "bad-request", "trailer", "A trailer has a field that may stand in a head only.", ret);
         return 0;
 }

@@ -17,12 +17,18 @@
 
 #include "inject/request.h"
 #include "inject/usage-price.h"
+#include "ledger/usage-limits.h"
 #include "util/json-position.h"
 #include "util/json.h"
 #include "util/log.h"
 #include "util/text.h"
 
-enum { GATHERED_MAX = 32 * 1024 * 1024, GATHERED_ALL_MAX = 96 * 1024 * 1024, OUTPUT_MIN = 16 };
+enum {
+        GATHERED_MAX = 32 * 1024 * 1024,
+        GATHERED_ALL_MAX = 96 * 1024 * 1024, /* of all connections, until they have left; one of them may be there twice for a moment */
+        VALUES_MAX = 500 * 1000,             /* of a body: each becomes a hundred bytes or so */
+        OUTPUT_MIN = 16,
+};
 
 static const json_t *provider_of(const Request *q) {
         return q->metered->source->provider;
@@ -91,20 +97,36 @@ int request_begin_budget(Request *q, Refusal *ret) {
         return 0;
 }
 
-bool request_may_gather(Request *q, size_t size) {
-        if (size > GATHERED_MAX - buffer_size(&q->held) || q->context->gathered + size > GATHERED_ALL_MAX)
-                return false;
-        q->context->gathered += size;
-        q->gathered += size;
-        return true;
+bool request_may_gather(const Request *q, size_t size) {
+        return size <= GATHERED_MAX - buffer_size(&q->held);
 }
 
-void request_forget_held(Request *q) {
+int request_gather(Request *q, size_t size, Refusal *ret) {
+        if (q->context->gathered + size > GATHERED_ALL_MAX)
+                return refuse(q, 503, "busy", "Too much of what must be looked at before it leaves is under way in this run. Try again.", ret);
+        q->context->gathered += size;
+        q->gathered += size;
+        return 0;
+}
+
+void request_pass_held(Request *q) {
+        buffer_done(&q->held);
+        buffer_done(&q->held_encoded);
+}
+
+bool request_is_leaving(const Request *q) {
+        return q->gathered + q->n_held > 0;
+}
+
+void request_set_left(Request *q) {
         q->context->gathered -= q->gathered;
         q->context->held -= q->n_held;
         q->gathered = q->n_held = 0;
-        buffer_done(&q->held);
-        buffer_done(&q->held_encoded);
+}
+
+void request_forget_held(Request *q) {
+        request_pass_held(q);
+        request_set_left(q);
 }
 
 /* ---- what it may cost ---- */
@@ -166,6 +188,22 @@ static bool find_output(const Request *q, size_t *ret_begin, size_t *ret_end) {
         return n_found == 1;
 }
 
+/* About: what separates and opens values, outside of strings. */
+static bool has_too_many_values(const Request *q) {
+        const uint8_t *p = buffer_data(&q->held), *end = p + buffer_size(&q->held);
+        size_t n = 0;
+
+        for (bool inside = false; p < end; p++) {
+                if (inside && *p == '\\')
+                        p++;
+                else if (*p == '"')
+                        inside = !inside;
+                else if (!inside && (*p == ',' || *p == '[' || *p == '{'))
+                        n++;
+        }
+        return n > VALUES_MAX;
+}
+
 static int read_need(Request *q, Refusal *ret) {
         const json_t *provider = provider_of(q), *request = json_object_get(provider, "request");
         _cleanup_json_ json_t *document = NULL;
@@ -173,6 +211,8 @@ static int read_need(Request *q, Refusal *ret) {
         const json_t *model;
         UsagePrice price;
 
+        if (has_too_many_values(q))
+                return refuse(q, 413, "body-too-large", "This run has a budget: the body of a model call has too many values to be looked at.", ret);
         if (json_parse((const char *) buffer_data(&q->held), buffer_size(&q->held), &document, NULL) < 0 || !json_is_object(document))
                 return refuse(q, 400, "unreadable-request", "This run has a budget: the body of a model call must be a JSON object, with each key once.", ret);
 
@@ -185,8 +225,9 @@ static int read_need(Request *q, Refusal *ret) {
 
         standard = request ? (uint64_t) json_integer_value(json_object_get(request, "max_tokens_default")) : 32000;
         if (count_of(json_object_get(request, "max_tokens"), document, standard, &wanted) < 0 ||
-            count_of(json_object_get(request, "choices"), document, 1, &choices) < 0 || wanted > 1U << 30 || choices > 1U << 10)
-                return refuse(q, 400, "unreadable-request", "This run has a budget: how much output a model call wants must be a number.", ret);
+            count_of(json_object_get(request, "choices"), document, 1, &choices) < 0 || wanted > USAGE_TOKENS_MAX || choices > 1U << 10 ||
+            wanted * (choices > 0 ? choices : 1) > USAGE_TOKENS_MAX)
+                return refuse(q, 400, "unreadable-request", "This run has a budget: how much output a model call wants must be a number that a model can have.", ret);
 
         model = usage_find(json_object_get(request, "model"), document);
         text_fit(json_is_string(model) ? json_string_value(model) : "", q->model, sizeof(q->model));

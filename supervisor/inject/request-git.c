@@ -180,8 +180,11 @@ static int hold_all(Request *q, const void *data, size_t size, bool last, Refusa
         Buffer searched = {};
         int r;
 
-        if (size > most - buffer_size(&q->held) || !request_may_gather(q, size))
+        if (size > most - buffer_size(&q->held))
                 return too_large(q, ret);
+        r = request_gather(q, size, ret);
+        if (r != 0)
+                return r;
         r = buffer_append(&q->held, data, size);
         if (r < 0)
                 return r;
@@ -209,6 +212,9 @@ int request_git_hold(Request *q, const void *data, size_t size, bool last, Refus
 
         if (!request_may_gather(q, size))
                 return too_large(q, ret);
+        r = request_gather(q, size, ret);
+        if (r != 0)
+                return r;
         /* what was searched is held, since that goes on */
         r = request_feed_body(q, data, size, last, &q->held, ret);
         if (r != 0)

@@ -15,7 +15,7 @@
 #include <string.h>
 #include <strings.h>
 
-#include "egress/agreement.h"
+#include "egress/agreement-api.h"
 #include "policy/policy.h"
 #include "util/json.h"
 #include "util/log.h"
@@ -427,6 +427,13 @@ static int clear_covered(Request *q, Refusal *ret) {
         return q->gathers ? request_reserve(q, ret) : REQUEST_E_CLEARED;
 }
 
+static bool names_second_path(const HttpHead *h) {
+        for (size_t i = 0; i < h->n_fields; i++)
+                if (agreement_field_names_path(h->fields[i].name))
+                        return true;
+        return false;
+}
+
 int request_clear(Request *q, const EgressWithin *within, bool covered, RequestGranted granted, RequestCleared cleared, void *userdata, Refusal *ret) {
         int r;
 
@@ -435,7 +442,7 @@ int request_clear(Request *q, const EgressWithin *within, bool covered, RequestG
         q->userdata = userdata;
         if (within && covered)
                 return clear_covered(q, ret);
-        r = egress_link_ask(q->context->egress, q->name, q->port, q->head->method, q->head->target, within, request_on_answer, q, &q->question);
+        r = egress_link_ask(q->context->egress, q->name, q->port, q->head->method, q->head->target, names_second_path(q->head), within, request_on_answer, q, &q->question);
         if (r == -ENOTCONN || r == -EBUSY)
                 return unavailable(ret, "The host decides nothing at the moment.");
         return r;
@@ -453,7 +460,7 @@ void request_cancel(Request *q) {
 
 void request_set_sent(Request *q) {
         q->sent = true;
-        request_forget_held(q);
+        request_pass_held(q);
 }
 
 uint64_t request_carried(const Request *q) {
@@ -466,81 +473,12 @@ uint64_t request_carried(const Request *q) {
 
 /* ---- start and end ---- */
 
-static void add_secret(MaskPair *pairs, size_t *n, const Secret *secret, const char *sentinel) {
-        SecretView v;
-
-        if (!secret)
-                return;
-        v = secret_view(secret);
-        pairs[(*n)++] = (MaskPair) { v.bytes, v.size, sentinel, strlen(sentinel) };
-}
-
-/* Of the values that an answer may hold, or of the sentinels that have no business on the way to this host. */
-static int make_masker(const Request *q, bool tripwire, Masker **ret) {
-        _Static_assert(RUN_CREDENTIALS_MAX * (1 + CREDENTIAL_FORMER_MAX) <= MASK_PAIRS_MAX, "all values of a run fit into one masker");
-        MaskPair secrets[RUN_CREDENTIALS_MAX * (1 + CREDENTIAL_FORMER_MAX)], sentinels[RUN_CREDENTIALS_MAX];
-        size_t n_secrets = 0, n_sentinels = 0;
-
-        for (size_t i = 0; i < q->context->n_credentials; i++) {
-                const InjectCredential *c = &q->context->credentials[i];
-                const char *sentinel = c->source->sentinel;
-
-                add_secret(secrets, &n_secrets, c->source->secret, sentinel);
-                for (size_t k = 0; k < CREDENTIAL_FORMER_MAX; k++)
-                        add_secret(secrets, &n_secrets, c->former[k], sentinel);
-                if (!inject_credential_covers_host(c, q->name, q->port))
-                        sentinels[n_sentinels++] = (MaskPair) { sentinel, strlen(sentinel), "", 0 };
-        }
-
-        return tripwire ? masker_new(ret, sentinels, n_sentinels) : masker_new(ret, secrets, n_secrets);
-}
-
 int request_init(Request *q, ExchangeContext *c, const char *name, uint16_t port, const char *rule) {
         int r;
 
         *q = (Request) { .context = c, .name = name, .rule = rule, .port = port, .generation = c->generation };
-        r = make_masker(q, false, &q->mask);
-        return r < 0 ? r : make_masker(q, true, &q->tripwire);
-}
-
-int request_renew_mask(Request *q) {
-        Masker *fresh;
-        int r;
-
-        if (q->generation == q->context->generation)
-                return 0;
-        r = make_masker(q, false, &fresh);
-        if (r < 0)
-                return r;
-        masker_take_over(fresh, q->mask);
-        masker_free(q->mask);
-        q->mask = fresh;
-        q->generation = q->context->generation;
-        return 0;
-}
-
-int request_feed_origin_websocket(Request *q, Websocket *s, const void *data, size_t size, Buffer *out) {
-        _cleanup_(masker_freep) Masker *messages = NULL, *controls = NULL;
-        int r;
-
-        if (q->frames_generation != q->context->generation) {
-                if ((r = make_masker(q, false, &messages)) < 0 || (r = make_masker(q, false, &controls)) < 0)
-                        return r;
-                websocket_set_maskers(s, TAKE_PTR(messages), TAKE_PTR(controls));
-                q->frames_generation = q->context->generation;
-        }
-        return websocket_feed(s, data, size, out);
-}
-
-int request_new_websocket(Request *q, bool from_client, Websocket **ret) {
-        _cleanup_(masker_freep) Masker *messages = NULL, *controls = NULL;
-        int r;
-
-        if ((r = make_masker(q, from_client, &messages)) < 0 || (r = make_masker(q, from_client, &controls)) < 0)
-                return r;
-        if (!from_client)
-                q->frames_generation = q->context->generation;
-        return websocket_new(ret, from_client, TAKE_PTR(messages), TAKE_PTR(controls));
+        r = request_make_masker(q, false, &q->mask);
+        return r < 0 ? r : request_make_masker(q, true, &q->tripwire);
 }
 
 void request_done(Request *q) {

@@ -125,6 +125,9 @@ int request_read_answer(const EgressAnswer *a, Refusal *ret);
 void request_cancel(Request *q);
 /* From now on the origin may have it. */
 void request_set_sent(Request *q);
+/* What was held takes memory of the carrier's until the origin has taken it, and counts that long: is there such, and now it has left. */
+bool request_is_leaving(const Request *q);
+void request_set_left(Request *q);
 /* A piece of the body, or its end: what may leave is appended to out. */
 int request_feed_body(Request *q, const void *data, size_t size, bool last, Buffer *out, Refusal *ret);
 
@@ -139,6 +142,8 @@ int request_begin_answer(Request *q, const HttpHead *head, Refusal *ret);
 /* May this field of an answer's head be passed on? (Framing and what is about one connection is the carrier's.) Of a final head, asked after
  * request_begin_answer(). */
 bool request_passes_field(const Request *q, const HttpHead *head, const char *name);
+/* And one of its trailer? */
+bool request_passes_trailer(const Request *q, const char *name);
 /* A text of the answer's head. */
 int request_mask_text(Request *q, const char *text, Buffer *out);
 /* A piece of the answer's body, or its end: decoded and masked. -EBADMSG, -EFBIG: its encoding is broken, or a bomb. */
@@ -163,6 +168,8 @@ void request_report_usage(Request *q, bool complete);
 /* The credentials in the request under way, a bit each by their number. */
 uint64_t request_carried(const Request *q);
 
+/* ---- request-body.c, for request-git.c ---- */
+
 /* The head says what the held body is. */
 int request_settle_length(Request *q);
 
@@ -171,12 +178,19 @@ int request_settle_length(Request *q);
 /* 0: every credential of the plan has a value. REQUEST_E_WAITS: it will, or the refusal will say why not; request_go_on() then.
  * REQUEST_E_REFUSED: one was revoked since the request was planned. */
 int request_wait_for_token(Request *q, Refusal *ret);
+
+/* ---- for request-mint.c ---- */
+
 /* Egressd, the audit log and perhaps a minter have said what they say; q may be gone after it. */
 void request_go_on(Request *q, int r, Refusal *refusal);
 
-/* ---- for request-answer.c ---- */
+/* ---- request-mask.c, for request.c and request-answer.c ---- */
 
-/* Before anything of the answer is masked: a value may have come or changed since the masker was made, and be in what comes now, from whatever host. */
+/* For one direction of one request after another: of the values that an answer may hold, or (tripwire) of the sentinels that
+ * have no business on the way to this host. */
+int request_make_masker(const Request *q, bool tripwire, Masker **ret);
+/* Before anything of the answer is masked: a value may have come or changed since the masker was made, and be in what comes
+ * now, from whatever host. */
 int request_renew_mask(Request *q);
 
 /* ---- for request-body.c ---- */
@@ -193,7 +207,7 @@ int request_count_held(Request *q, size_t size, Refusal *ret);
 /* The whole held body, which has a place: if it came in gzip, `held` is decoded now, and searched as what came was. */
 int request_open_held(Request *q, Refusal *ret);
 
-/* ---- request-budget.c, for request.c and request-answer.c ---- */
+/* ---- request-budget.c, for the others ---- */
 
 /* Says whether the body must be gathered; refuses what a budget does not allow for. */
 int request_begin_budget(Request *q, Refusal *ret);
@@ -203,10 +217,17 @@ int request_admit_call(Request *q, Refusal *ret);
 int request_reserve(Request *q, Refusal *ret);
 /* Gives back what is reserved still. */
 void request_release(Request *q);
-/* May so much more of the body be held? Then it is counted. */
-bool request_may_gather(Request *q, size_t size);
+/* Is that not too much of one body? */
+bool request_may_gather(const Request *q, size_t size);
+/* So much more of it is held: counted, or REQUEST_E_REFUSED since the run has too much of them. */
+int request_gather(Request *q, size_t size, Refusal *ret);
+/* The held body was handed on, and is in the carrier's hand now: it goes on being counted. */
+void request_pass_held(Request *q);
 /* The held body is not needed any more. */
 void request_forget_held(Request *q);
+
+/* ---- for request-budget.c ---- */
+
 /* The end of request_clear(): q may be gone after it. */
 void request_settle(Request *q, int r, const Refusal *refusal);
 

@@ -31,6 +31,7 @@ struct Revoker {
         IpcClient *secretd;
         sd_event_source *again, *deadline; /* owned */
         OriginCall *call;       /* owned */
+        Secret *secret;         /* owned; the token that is being revoked */
         char token[ID_LENGTH + 1], credential[64]; /* the one under way, or the last one */
         unsigned status;        /* of that one, if it is off: to be told */
         unsigned recording;     /* records that are not acknowledged */
@@ -85,17 +86,20 @@ static void note_failure(Revoker *r, unsigned status, const char *reason) {
 
 static void revoker_on_call(int result, const char *reason, unsigned status, Buffer *body, void *userdata) {
         _cleanup_(origin_call_freep) OriginCall *call = NULL;
+        _cleanup_(secret_freep) Secret *secret = NULL;
         char why[TOKEN_ANSWER_REASON_SIZE], text[TOKEN_ANSWER_REASON_SIZE + 64];
         Revoker *r = userdata;
 
         call = r->call;
         r->call = NULL;
+        secret = r->secret;
+        r->secret = NULL;
         if (result < 0)
                 note_failure(r, 0, reason);
         else if (status == 204 || status == 401)
                 r->status = status;
         else {
-                token_answer_read_message((const char *) buffer_data(body), buffer_size(body), why);
+                token_answer_read_message((const char *) buffer_data(body), buffer_size(body), secret, why);
                 (void) snprintf(text, sizeof(text), "the API answered %u%s%s", status, *why ? ": " : "", why);
                 note_failure(r, status, text);
         }
@@ -144,6 +148,8 @@ static void revoker_on_next(IpcClient *client, const char *error, json_t *params
                                             .bearer = secret,
                                     },
                                     revoker_on_call, r);
+        if (q >= 0)
+                r->secret = TAKE_PTR(secret);
         if (q < 0) {
                 note_failure(r, 0, strerror(-q));
                 go_on(r, AGAIN_USEC);
@@ -178,6 +184,7 @@ Revoker *revoker_free(Revoker *r) {
         if (!r)
                 return NULL;
         r->call = origin_call_free(r->call);
+        r->secret = secret_free(r->secret);
         r->again = sd_event_source_disable_unref(r->again);
         r->deadline = sd_event_source_disable_unref(r->deadline);
         sd_event_unref(r->event);

@@ -16,16 +16,12 @@
 #include <string.h>
 #include <strings.h>
 
-#include "egress/agreement.h"
+#include "egress/agreement-api.h"
 #include "inject/decode.h"
+#include "inject/foreign-name.h"
 #include "inject/tripwire-api.h"
 #include "policy/policy-git.h"
 #include "util/text.h"
-
-/* Headers that carry a credential somewhere, whether or not a rule names them. */
-static const char *const auth_headers[] = {
-        "authorization", "proxy-authorization", "x-api-key", "api-key", "x-goog-api-key", "private-token", "x-auth-token",
-};
 
 /* ---- looking for sentinels ---- */
 
@@ -110,32 +106,32 @@ static bool plan_fields(const InjectCredential *c, const CredentialPlace *place,
         return true;
 }
 
+static size_t query_of(const char *target) {
+        return strcspn(target, "?");
+}
+
 /* The value of the parameter of that name, decoded (the caller's); the text from *ret_begin to *ret_end. The number of such parameters. */
 static size_t find_parameter(const char *target, const char *name, size_t *ret_begin, size_t *ret_end, char **ret) {
-        size_t n_found = 0, begin = strcspn(target, "?");
+        size_t n_found = 0, at = query_of(target);
 
-        while (target[begin]) {
-                size_t n = strcspn(++begin + target, "&"), n_key = strcspn(target + begin, "=&"), n_decoded;
-                char *decoded = malloc(n + 1);
+        for (;;) {
+                _cleanup_(decode_parameter_done) DecodedParameter p = {};
+                char *decoded;
 
+                if (!decode_next_parameter(target, &at, &p))
+                        return n_found;
+                if (p.name && (p.n_name != strlen(name) || memcmp(p.name, name, p.n_name) != 0))
+                        continue;
+                decoded = p.name ? malloc(p.end - p.begin + 1) : NULL;
                 if (!decoded)
                         return SIZE_MAX; /* more than one: not to be handled */
-                n_decoded = decode_percent(target + begin, n_key, true, decoded);
-                if (n_decoded == strlen(name) && memcmp(decoded, name, n_decoded) == 0) {
-                        size_t from = n_key < n ? n_key + 1 : n;
-
-                        n_decoded = decode_percent(target + begin + from, n - from, true, decoded);
-                        decoded[n_decoded] = '\0';
-                        *ret_begin = begin + from;
-                        *ret_end = begin + n;
-                        free(*ret);
-                        *ret = TAKE_PTR(decoded);
-                        n_found++;
-                }
-                free(decoded);
-                begin += n;
+                decoded[decode_percent(target + p.begin, p.end - p.begin, true, decoded)] = '\0';
+                *ret_begin = p.begin;
+                *ret_end = p.end;
+                free(*ret);
+                *ret = decoded;
+                n_found++;
         }
-        return n_found;
 }
 
 /* More than one of that name: the sentinel in any of them is misuse, and found as such later. */
@@ -237,9 +233,8 @@ static bool judge_misuse(const InjectCredential *c, bool covered, const HttpHead
 }
 
 static bool is_auth_header(const InjectCredential *c, const char *name) {
-        for (size_t i = 0; i < ELEMENTSOF(auth_headers); i++)
-                if (agreement_same_field(name, auth_headers[i]))
-                        return true;
+        if (foreign_is_field(name))
+                return true;
         for (size_t i = 0; i < c->n_places; i++)
                 if (c->places[i].kind <= PLACE_BASIC && agreement_same_field(name, c->places[i].name))
                         return true;
@@ -283,6 +278,37 @@ static bool judge_foreign_query(const InjectCredential *c, const CredentialPlace
         return false;
 }
 
+/* Does a place for this request have that name to a reader that knows no case? */
+static bool resembles_place(const InjectCredential *c, const HttpHead *head, const char *name) {
+        for (size_t i = 0; i < c->n_places; i++)
+                if (c->places[i].kind == PLACE_QUERY && credential_place_applies(&c->places[i], head->method, head->target) && strcasecmp(c->places[i].name, name) == 0)
+                        return true;
+        return false;
+}
+
+static bool is_replaced(const SubstitutePlan *plan, const DecodedParameter *p) {
+        for (size_t i = 0; i < plan->n_items; i++)
+                if (plan->items[i].place->kind == PLACE_QUERY && plan->items[i].begin == p->begin)
+                        return true;
+        return false;
+}
+
+/* Parameters that hold a credential somewhere, or that some reader takes for a place: after the places themselves were judged. */
+static bool judge_foreign_parameters(const InjectCredential *c, const HttpHead *head, SubstitutePlan *plan) {
+        size_t at = query_of(head->target);
+
+        for (;;) {
+                _cleanup_(decode_parameter_done) DecodedParameter p = {};
+
+                if (!decode_next_parameter(head->target, &at, &p))
+                        return true;
+                if (p.begin == p.end || is_replaced(plan, &p) || (p.name && !foreign_is_parameter(c, p.name) && !resembles_place(c, head, p.name)))
+                        continue;
+                settle(plan, SUBSTITUTE_FOREIGN, NULL, "target");
+                return false;
+        }
+}
+
 /* No field of authentication may stand beside the run's own, unless its rule says so. */
 static bool judge_foreign(const InjectCredential *c, const HttpHead *head, SubstitutePlan *plan) {
         for (size_t i = 0; i < head->n_fields; i++) {
@@ -300,13 +326,12 @@ static bool judge_foreign(const InjectCredential *c, const HttpHead *head, Subst
                 if (c->places[i].kind == PLACE_QUERY && credential_place_applies(&c->places[i], head->method, head->target) &&
                     !judge_foreign_query(c, &c->places[i], head, plan))
                         return false;
-        return true;
+        return c->on_foreign == FOREIGN_PASS || judge_foreign_parameters(c, head, plan);
 }
 
 bool substitute_is_auth_field(const InjectCredential *credentials, size_t n_credentials, const char *name) {
-        for (size_t i = 0; i < ELEMENTSOF(auth_headers); i++)
-                if (agreement_same_field(name, auth_headers[i]))
-                        return true;
+        if (foreign_is_field(name))
+                return true;
         for (size_t i = 0; i < n_credentials; i++)
                 if (is_auth_header(&credentials[i], name))
                         return true;

@@ -11,8 +11,9 @@
 #include "util/text.h"
 
 #define WINDOW_USEC (10ULL * 1000 * 1000)
+#define SPENT_USEC (600ULL * 1000 * 1000)
 
-enum { METHOD_SIZE = 24, PATH_SIZE = 129 };
+enum { METHOD_SIZE = 24, PATH_SIZE = 129, RECORD_SIZE = 1024 };
 
 typedef struct TallyRequest {
         char method[METHOD_SIZE], path[PATH_SIZE];
@@ -33,7 +34,12 @@ struct Tally {
         sd_event_source *timer; /* owned; on while anything is counted */
         TallyHost *hosts[TALLY_HOSTS_MAX + 1]; /* owned; the last one is everybody else's */
         size_t n_hosts;
+        uint64_t n_records; /* so far, long ones for several */
 };
+
+static bool is_spent(const Tally *t) {
+        return t->n_records >= TALLY_RECORDS_MAX;
+}
 
 static json_t *describe(const TallyHost *host) {
         _cleanup_json_ json_t *requests = json_array();
@@ -48,14 +54,15 @@ static json_t *describe(const TallyHost *host) {
         return json_pack("{s:s, s:i, s:I, s:O}", "name", host->name, "port", (int) host->port, "count", (json_int_t) host->count, "requests", requests);
 }
 
-static int append(Tally *t, bool wait, json_t *data) {
+static int append(Tally *t, uint64_t until_usec, json_t *data) {
         if (!data)
                 return -ENOMEM;
-        return wait ? audit_append_sync("egress.requests", t->run, NULL, NULL, data) : audit_append(t->audit, "egress.requests", t->run, NULL, NULL, data, NULL, NULL);
+        t->n_records += 1 + json_dumpb(data, NULL, 0, JSON_COMPACT) / RECORD_SIZE;
+        return until_usec ? audit_append_sync_until(NULL, "egress.requests", t->run, data, until_usec) : audit_append(t->audit, "egress.requests", t->run, NULL, NULL, data, NULL, NULL);
 }
 
-/* Once the audit log did not answer, the others are not waited for either. */
-static void tell(Tally *t, bool wait) {
+/* until_usec: 0: nobody waits. Once the audit log did not answer, the others are not waited for either. */
+static void tell(Tally *t, uint64_t until_usec) {
         int r = 0;
 
         for (size_t i = 0; i <= TALLY_HOSTS_MAX; i++) {
@@ -63,8 +70,8 @@ static void tell(Tally *t, bool wait) {
 
                 if (!host)
                         continue;
-                if (r >= 0 || !wait)
-                        r = append(t, wait, describe(host));
+                if (r >= 0 || !until_usec)
+                        r = append(t, until_usec, describe(host));
                 if (r < 0)
                         log_error_errno(r, "%llu requests for %s could not be recorded", (unsigned long long) host->count, host->name);
                 free(host);
@@ -75,12 +82,12 @@ static void tell(Tally *t, bool wait) {
 
 void tally_tell(Tally *t) {
         if (t)
-                tell(t, false);
+                tell(t, 0);
 }
 
-void tally_tell_last(Tally *t) {
+void tally_tell_last(Tally *t, uint64_t until_usec) {
         if (t)
-                tell(t, true);
+                tell(t, until_usec);
 }
 
 static int tally_on_timer(sd_event_source *s, uint64_t usec, void *userdata) {
@@ -127,16 +134,16 @@ static TallyHost *new_host(Tally *t, size_t place, const char *name, uint16_t po
 
         /* these fail only for arguments that are wrong */
         if (t->n_hosts++ == 0) {
-                (void) sd_event_source_set_time_relative(t->timer, WINDOW_USEC);
+                (void) sd_event_source_set_time_relative(t->timer, is_spent(t) ? SPENT_USEC : WINDOW_USEC);
                 (void) sd_event_source_set_enabled(t->timer, SD_EVENT_ONESHOT);
         }
         return host;
 }
 
 static TallyHost *find_host(Tally *t, const char *name, uint16_t port) {
-        size_t i;
+        size_t i = is_spent(t) ? TALLY_HOSTS_MAX : 0;
 
-        for (i = 0; i < TALLY_HOSTS_MAX && t->hosts[i]; i++)
+        for (; i < TALLY_HOSTS_MAX && t->hosts[i]; i++)
                 if (t->hosts[i]->port == port && strcmp(t->hosts[i]->name, name) == 0)
                         return t->hosts[i];
         if (i < TALLY_HOSTS_MAX)
@@ -156,6 +163,8 @@ void tally_count(Tally *t, const char *name, uint16_t port, const char *method, 
         if (!host)
                 return;
         host->count++;
+        if (is_spent(t))
+                return;
         if (size >= PATH_SIZE)
                 size = PATH_SIZE - 1;
         for (size_t i = 0; i < host->n_requests; i++)

@@ -64,7 +64,8 @@ unsigned tls_stream_version(const TlsStream *s);
 ssize_t tls_stream_read(TlsStream *s, void *data, size_t size);
 /* Asks the socket itself the next time, also if there was nothing when it was asked last and the loop has not said otherwise yet. */
 void tls_stream_look(TlsStream *s);
-/* Bytes (maybe fewer), -EAGAIN, -ECONNRESET, -EPROTO. */
+/* Bytes (maybe fewer), -EAGAIN, -ECONNRESET, -EPROTO. After -ECONNRESET, what was said by a peer that went can still be
+ * read. */
 ssize_t tls_stream_write(TlsStream *s, const void *data, size_t size);
 /* Says that nothing follows, and closes that direction. Never waits. */
 void tls_stream_end(TlsStream *s);

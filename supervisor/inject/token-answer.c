@@ -8,6 +8,7 @@
 #include <strings.h>
 #include <time.h>
 
+#include "inject/mask.h"
 #include "util/json-position.h"
 #include "util/json.h"
 #include "util/text.h"
@@ -19,6 +20,32 @@ enum { TOKEN_MIN = 8, TOKEN_MAX = 8192 };
 static int refuse(char *reason, const char *text) {
         (void) snprintf(reason, TOKEN_ANSWER_REASON_SIZE, "%s", text);
         return -EBADMSG;
+}
+
+static void add_needle(MaskPair *pairs, size_t *n, const Secret *secret) {
+        static const char instead[] = "(secret)";
+        SecretView v;
+
+        if (!secret)
+                return;
+        v = secret_view(secret);
+        pairs[(*n)++] = (MaskPair) { v.bytes, v.size, instead, strlen(instead) };
+}
+
+/* As a JSON library may see it. Either may be NULL. */
+static int parse_masked(const char *data, size_t size, const Secret *proof, const Secret *token, json_t **ret) {
+        _cleanup_(masker_freep) Masker *mask = NULL;
+        MaskPair pairs[2];
+        Buffer text = {};
+        size_t n = 0;
+        int r;
+
+        add_needle(pairs, &n, proof);
+        add_needle(pairs, &n, token);
+        if ((r = masker_new(&mask, pairs, n)) >= 0 && (r = masker_feed(mask, data, size, &text)) >= 0 && (r = masker_finish(mask, &text)) >= 0)
+                r = json_parse((const char *) buffer_data(&text), buffer_size(&text), ret, NULL);
+        buffer_done(&text);
+        return r;
 }
 
 /* The token, out of its quotes: then nothing but dots is in them. */
@@ -90,7 +117,7 @@ static const char *find_wider(const json_t *answer, const json_t *asked, const c
         return NULL;
 }
 
-int token_answer_read(char *data, size_t size, const json_t *permissions, const char *repository, uint64_t now_usec, Secret **ret, uint64_t *ret_expires_usec,
+int token_answer_read(char *data, size_t size, const Secret *proof, const json_t *permissions, const char *repository, uint64_t now_usec, Secret **ret, uint64_t *ret_expires_usec,
                       char ret_reason[static TOKEN_ANSWER_REASON_SIZE]) {
         _cleanup_(secret_freep) Secret *token = NULL;
         _cleanup_json_ json_t *answer = NULL;
@@ -101,7 +128,7 @@ int token_answer_read(char *data, size_t size, const json_t *permissions, const 
         r = take_token(data, size, &token, ret_reason);
         if (r < 0)
                 return r;
-        if (json_parse(data, size, &answer, NULL) < 0 || !json_is_object(answer))
+        if (parse_masked(data, size, proof, token, &answer) < 0 || !json_is_object(answer))
                 r = refuse(ret_reason, "the answer is no JSON object");
         else
                 r = read_expiry(json_string_value(json_object_get(answer, "expires_at")), now_usec, ret_expires_usec, ret_reason);
@@ -129,11 +156,11 @@ uint64_t token_answer_read_installation(const char *data, size_t size) {
         return json_integer_value(id) > 0 ? (uint64_t) json_integer_value(id) : 0;
 }
 
-void token_answer_read_message(const char *data, size_t size, char ret[static TOKEN_ANSWER_REASON_SIZE]) {
+void token_answer_read_message(const char *data, size_t size, const Secret *proof, char ret[static TOKEN_ANSWER_REASON_SIZE]) {
         _cleanup_json_ json_t *answer = NULL;
         const char *text = NULL;
 
-        if (json_parse(data, size, &answer, NULL) >= 0)
+        if (parse_masked(data, size, proof, NULL, &answer) >= 0)
                 text = json_string_value(json_object_get(answer, "message"));
         text_fit(text ?: "", ret, TOKEN_ANSWER_REASON_SIZE);
 }

@@ -298,7 +298,8 @@ void usage_conclude(const json_t *provider, UsageReader *r, const UsageFacts *fa
                 return;
 
         ret->input_unsaid = !r || !r->has_input;
-        ret->output_unsaid = !r || !r->has_output;
+        /* of a stream that broke off nobody knows whether the last number that came is the last word: the first event may have one already */
+        ret->output_unsaid = !r || !r->has_output || !facts->complete;
         if (ret->input_unsaid) {
                 ret->input_tokens = usage_estimate(provider, facts->prompt_bytes);
                 ret->estimated = true;

@@ -18,7 +18,7 @@ typedef struct Usage {
         uint64_t input_tokens, output_tokens, cache_read_tokens, cache_write_tokens;
         bool found;     /* any of the numbers was there */
         bool estimated; /* a part of them is worked out from bytes */
-        bool input_unsaid, output_unsaid; /* no number was there, although the provider may have done the work */
+        bool input_unsaid, output_unsaid; /* no number was there (of the output: no last one), although the provider may have done the work */
 } Usage;
 
 typedef enum UsageFormat {

@@ -70,6 +70,7 @@ struct IpcServer {
         void (*disconnect)(const Peer *peer, void *userdata);
         int cgroup_root;        /* owned */
         IntakeShare *intake;    /* owned */
+        bool no_fds;
         Connection *connections; /* each holds a reference to itself while it is here */
 };
 
@@ -162,6 +163,11 @@ bool ipc_call_is_backed_up(IpcCall *c) {
 
         events = sd_varlink_get_events(c->connection->link);
         return events > 0 && (events & EPOLLOUT);
+}
+
+void ipc_call_hang_up(IpcCall *c) {
+        if (c->connection->link)
+                (void) sd_varlink_close(c->connection->link);
 }
 
 int ipc_call_take_fd(IpcCall *c, unsigned i) {
@@ -371,7 +377,7 @@ static int server_on_connect(sd_varlink_server *vs, sd_varlink *link, void *user
                 return r;
         }
 
-        r = sd_varlink_set_allow_fd_passing_input(link, true);
+        r = sd_varlink_set_allow_fd_passing_input(link, !s->no_fds);
         if (r >= 0)
                 r = sd_varlink_set_allow_fd_passing_output(link, true);
         if (r < 0)
@@ -523,4 +529,8 @@ void ipc_server_set_limits(IpcServer *s, unsigned connections, unsigned per_uid)
 
 void ipc_server_set_message_max(IpcServer *s, size_t bytes) {
         intake_set_message_max(s->intake, bytes);
+}
+
+void ipc_server_set_no_fds(IpcServer *s) {
+        s->no_fds = true;
 }

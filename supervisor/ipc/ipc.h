@@ -52,6 +52,9 @@ void ipc_server_set_limits(IpcServer *s, unsigned connections, unsigned per_uid)
 /* How many bytes a call may have, about (default 2 MiB): a connection with a larger one is closed. */
 void ipc_server_set_message_max(IpcServer *s, size_t bytes);
 
+/* No method takes a descriptor: the kernel drops what comes along. Else each connection may hold some hundreds that nobody asked for, until its call is answered. */
+void ipc_server_set_no_fds(IpcServer *s);
+
 IpcCall *ipc_call_ref(IpcCall *c);
 IpcCall *ipc_call_unref(IpcCall *c);
 DEFINE_CLEANUP(IpcCall *, ipc_call_unref)
@@ -64,6 +67,9 @@ bool ipc_call_is_live(IpcCall *c);
 /* Is output for this client still waiting to be taken? What was just queued is, until the loop
  * had its turn: whoever sends many notifications asks before each bounded piece of them. */
 bool ipc_call_is_backed_up(IpcCall *c);
+
+/* Closes the client's connection, so that it notices: what it should have been told it cannot be. */
+void ipc_call_hang_up(IpcCall *c);
 
 /* Descriptor number i that came with the call: the caller's from now on, or -EINVAL. */
 int ipc_call_take_fd(IpcCall *c, unsigned i);

@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "ledger/ledger-private.h"
 
@@ -72,7 +73,7 @@ static int recover_one(Ledger *l, const LedgerItem *i, ItemState to, const char 
                         .item = i->id,
                         .revision = i->revision,
                         .to = to,
-                        .actor = "anchord",
+                        .actor = to == ITEM_CANCELLED ? "operator" : "anchord",
                         .reason = reason,
                         .stage = to == ITEM_QUEUED ? "work" : NULL,
                 }, NULL);
@@ -91,7 +92,39 @@ static int recover_list(Ledger *l, const char *sql, const DbArg *args, int (*set
         return r;
 }
 
+/* Was somebody told that the item is stopped? A note says so of a run that had ended, its outcome of any other; and that it was stopped in order to be
+ * handed back, a note as well. The reason is the caller's, NULL: nobody was. */
+static int stop_reason(Ledger *l, const LedgerItem *i, char **ret) {
+        _cleanup_(ledger_run_done) LedgerRun run = {};
+        _cleanup_free_ char *handed_back = NULL;
+        int r;
+
+        *ret = NULL;
+        if (!i->run[0])
+                return 0;
+        r = ledger_run_note(l, i->id, i->run, NOTE_STOP, ret);
+        if (r <= 0)
+                return r;
+
+        r = ledger_run_get(l, i->run, &run);
+        if (r != 0 || !run.outcome || strcmp(run.outcome, "stopped") != 0)
+                return r < 0 ? r : 0;
+        r = ledger_run_note(l, i->id, i->run, NOTE_HANDED_BACK, &handed_back);
+        if (r <= 0)
+                return r;
+        *ret = strdup(run.reason ?: "stopped");
+        return *ret ? 0 : -ENOMEM;
+}
+
 static int settle_rebooted(Ledger *l, const LedgerItem *i) {
+        _cleanup_free_ char *stopped = NULL;
+        int r;
+
+        r = stop_reason(l, i, &stopped);
+        if (r < 0)
+                return r;
+        if (stopped)
+                return recover_one(l, i, ITEM_CANCELLED, stopped);
         if (i->leases >= i->attempt * LEDGER_LEASES_PER_ATTEMPT)
                 return recover_one(l, i, ITEM_FAILED, "the host went down during this item too often");
         return recover_one(l, i, ITEM_QUEUED, "host rebooted during the run");

@@ -223,6 +223,29 @@ int ledger_run_list_unreleased(Ledger *l, LedgerRunHandler handler, void *userda
         }
 }
 
+/* ---- what they are made from ---- */
+
+int ledger_freeze(Ledger *l, int64_t token, const char *plan) {
+        int r;
+
+        r = db_run(l->db, "INSERT INTO frozen (token, plan) SELECT token, ?2 FROM lease WHERE token = ?1", DB_ARGS(DB_INT(token), DB_TEXT(plan)));
+        if (r == -EEXIST)
+                return LEDGER_E_DUPLICATE;
+        if (r < 0)
+                return r;
+        return r == 0 ? LEDGER_E_STALE : 0;
+}
+
+int ledger_frozen(Ledger *l, int64_t token, char **ret) {
+        _cleanup_(db_stmt_donep) DbStmt *s = NULL;
+        int r;
+
+        r = db_query_row(l->db, &s, "SELECT plan FROM frozen WHERE token = ?", DB_ARGS(DB_INT(token)));
+        if (r == -ENOENT)
+                return LEDGER_E_NOT_FOUND;
+        return r < 0 ? r : db_column_dup(s, 0, ret);
+}
+
 /* ---- usage, notes, effects ---- */
 
 int ledger_add_usage(Ledger *l, const char *run, const LedgerUsage *u) {

@@ -23,9 +23,10 @@
  * run.told    The number of the last call of its anchor-run that changed something here (level 4): the same call again changes nothing.
  * space       At most one row: was it low (level 5; ledger-space.c).
  * pruned      Which files of an item were taken off the disk to make room, when and why (level 5; ledger-space.c). Never deleted.
+ * frozen      What the runs of a lease are made from (level 7): api/flow-plan.c. It ends with the lease, and does not change.
  * addition    The levels that this file has.
  * site        One row: which policy of the site's own was last seen, and whether it waits for an operator (level 3; ledger-site.c).
- * note        What happened to an item beside its states (an enforcer was lost, a retry of a boot).
+ * note        What happened to an item beside its states (an enforcer was lost, a retry of a boot); of some kinds, what was decided of a run (ledger.h, flow-internal.h).
  * hold        One row: are leases refused, by whom, why.
  * drain       At most one row: a boot that leases nothing more, and until when its runs may go on (ledger-drain.c).
  * effect      External writes, by idempotency key: what was asked, and whether it was seen done.
@@ -298,6 +299,11 @@ static const char *const schema_additions[] = {
 
         /* 6: what was given back is not reserved by a call that comes late */
         "CREATE TABLE unreserved (run TEXT NOT NULL, call TEXT NOT NULL, PRIMARY KEY (run, call)) WITHOUT ROWID;",
+
+        /* 7: what the runs of a lease are made from */
+        "CREATE TABLE frozen (token INTEGER PRIMARY KEY, plan TEXT NOT NULL CHECK (json_valid(plan)));"
+        NEVER("frozen_update", "UPDATE", "frozen", "what is frozen stays so")
+        "CREATE TRIGGER frozen_end AFTER DELETE ON lease BEGIN DELETE FROM frozen WHERE token = OLD.token; END;",
 };
 
 static int apply_additions(Db *db) {

@@ -255,10 +255,26 @@ int ledger_transition(Ledger *l, const LedgerChange *c, int64_t *ret_revision) {
         return 0;
 }
 
+/* *ret stays NULL if no item with this source is live. */
+static int why_duplicate(Ledger *l, const char *source, char **ret) {
+        _cleanup_(db_stmt_donep) DbStmt *s = NULL;
+        int r;
+
+        r = db_query_row(l->db, &s,
+                         "SELECT id FROM item WHERE source = ? AND state NOT IN"
+                         " ('duplicate','rejected','cancelled','exhausted','merged','closed') ORDER BY seq LIMIT 1",
+                         DB_ARGS(DB_TEXT(source)));
+        if (r < 0)
+                return r == -ENOENT ? 0 : r;
+
+        *ret = text_format("item %s with this source is still open", db_column_text(s, 0));
+        return *ret ? 0 : -ENOMEM;
+}
+
 int ledger_submit(Ledger *l, const LedgerSubmission *s) {
         _cleanup_rollback_ DbGuard guard = {};
+        _cleanup_free_ char *reason = NULL;
         _cleanup_item_ LedgerItem i = {};
-        int64_t live = 0;
         int r;
 
         r = db_begin(l->db, &guard);
@@ -266,10 +282,7 @@ int ledger_submit(Ledger *l, const LedgerSubmission *s) {
                 return r;
 
         if (s->source) {
-                r = db_get_int(l->db,
-                               "SELECT count(*) FROM item WHERE source = ? AND state NOT IN"
-                               " ('duplicate','rejected','cancelled','exhausted','merged','closed')",
-                               DB_ARGS(DB_TEXT(s->source)), &live);
+                r = why_duplicate(l, s->source, &reason);
                 if (r < 0)
                         return r;
         }
@@ -285,14 +298,14 @@ int ledger_submit(Ledger *l, const LedgerSubmission *s) {
         if (r < 0)
                 return r;
 
-        if (live > 0) {
+        if (reason) {
                 r = ledger_item_read(l, s->id, &i);
                 if (r != 0)
                         return r < 0 ? r : -EUCLEAN;
                 r = change_item(l, &i, &(LedgerChange) {
                                 .to = ITEM_DUPLICATE,
                                 .actor = s->requester,
-                                .reason = "an item with this source is still open",
+                                .reason = reason,
                         });
                 if (r < 0)
                         return r;
@@ -302,7 +315,7 @@ int ledger_submit(Ledger *l, const LedgerSubmission *s) {
         if (r < 0)
                 return r;
 
-        return live > 0 ? LEDGER_E_DUPLICATE : 0;
+        return reason ? LEDGER_E_DUPLICATE : 0;
 }
 
 /* ---- leases ---- */

@@ -161,6 +161,12 @@ int ledger_claim_next(Ledger *l, const char *run, const char *boot, uint64_t exp
 /* When the next item that waits for its time becomes claimable (CLOCK_REALTIME); LEDGER_E_NO_WORK if none. */
 int ledger_next_time(Ledger *l, uint64_t *ret_usec);
 
+/* What the runs of that lease are made from, as the caller writes it (JSON), until the lease ends. Once: LEDGER_E_DUPLICATE; LEDGER_E_STALE: there is no
+ * such lease. */
+int ledger_freeze(Ledger *l, int64_t token, const char *plan);
+/* The caller's; LEDGER_E_NOT_FOUND: nothing was frozen. */
+int ledger_frozen(Ledger *l, int64_t token, char **ret);
+
 /* The host runs another image by now: the leased item is worked on with that one's template. Queues `item.template`. LEDGER_E_CONFLICT: the item has
  * changed since it was read. */
 int ledger_item_rebind(Ledger *l, LedgerItem *i, const char *template_digest);
@@ -171,7 +177,7 @@ typedef int (*LedgerItemHandler)(const LedgerItem *item, void *userdata);
 int ledger_lease_expired(Ledger *l, const char *boot, uint64_t now_boottime_usec, LedgerItemHandler handler, void *userdata);
 
 /*
- * After a start. Leases of another boot cannot be alive: their items go back to `queued` with their
+ * After a start. Leases of another boot cannot be alive: an item that an operator had stopped is `cancelled`, the others go back to `queued` with their
  * attempt kept, or to `failed` once they were leased LEDGER_LEASES_PER_ATTEMPT times an attempt, since then
  * the item itself may be what brings the host down. Failed items with attempts left are queued, others exhausted; items that stopped at
  * `submitted` are queued. Then the handler gets every item with a lease of this boot, to compare with the units.
@@ -213,6 +219,9 @@ int ledger_add_usage(Ledger *l, const char *run, const LedgerUsage *u);
 int ledger_add_note(Ledger *l, const char *item, const char *run, const char *kind, const char *text);
 /* The first note of that kind about that run of the item; LEDGER_E_NOT_FOUND: none. The caller's. */
 int ledger_run_note(Ledger *l, const char *item, const char *run, const char *kind, char **ret);
+/* Two kinds that say what was decided of a run, and its outcome does not. */
+#define NOTE_STOP "run.stopping"           /* an operator wants an end of the item, whatever its run has come to */
+#define NOTE_HANDED_BACK "run.handed_back" /* it ended, or is to end, and its item keeps the attempt */
 
 /* External writes: asks before, says done after. LEDGER_E_DUPLICATE from ask: it was done. */
 int ledger_effect_ask(Ledger *l, const char *key, const char *item, const char *kind);

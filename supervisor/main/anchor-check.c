@@ -70,9 +70,9 @@ static void check_policies(CheckTable *t) {
 
                 if (!p)
                         continue;
-                judge(p, CHECK_METADATA, "169.254.169.254", 80, t);
-                judge(p, CHECK_LOOPBACK, "127.0.0.1", 80, t);
-                judge(p, CHECK_HOST, "192.0.2.1", 22, t);
+                judge(p, CHECK_METADATA, EGRESS_ASKED_METADATA, 80, t);
+                judge(p, CHECK_LOOPBACK, EGRESS_ASKED_LOOPBACK, 80, t);
+                judge(p, CHECK_HOST, EGRESS_ASKED_HOST, 22, t);
                 for (size_t k = 0; k < n_never; k++)
                         judge(p, check_probe_of(&never[k]), never[k].name, check_port_of(&never[k]), t);
                 if (!egress_policy_example(p, name, &port, &unlisted))
@@ -99,7 +99,8 @@ static int check_host(void) {
         check_policies(&table);
 
         agree = !check_disagrees(&table, reason, sizeof(reason));
-        answer = json_pack("{s:b, s:s, s:o*}", "agree", agree, "reason", reason, "probes", check_to_json(&table));
+        answer = json_pack("{s:b, s:s, s:o*, s:o*}", "agree", agree, "reason", reason, "probes", check_to_json(&table), "answers_frames",
+                           twin ? json_boolean(check_twin_answers_frames(twin)) : NULL);
         text = answer ? json_dumps(answer, JSON_COMPACT) : NULL;
         if (!text || printf("%s\n", text) < 0 || fflush(stdout) != 0)
                 return log_error_errno(-EIO, "cannot print the answer");

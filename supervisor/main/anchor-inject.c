@@ -7,8 +7,8 @@
 #include "inject/inject.h"
 #include "ipc/daemon.h"
 #include "net/fence.h"
-#include "secret/secret.h"
 #include "util/log.h"
+#include "util/secret.h"
 #include "util/text.h"
 
 static int run(const char *id) {

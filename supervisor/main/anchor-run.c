@@ -37,6 +37,7 @@ static int run(const char *id) {
                 .qmp = qmp,
                 .api = RUN_CALLS_SOCKET,
                 .credentials = getenv("CREDENTIALS_DIRECTORY"),
+                .confine = true,
         });
         if (r < 0)
                 return log_error_errno(r, "run %s cannot start", id);

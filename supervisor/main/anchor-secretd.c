@@ -5,9 +5,9 @@
 #include <stdlib.h>
 
 #include "ipc/daemon.h"
-#include "secret/secret.h"
 #include "secret/secretd.h"
 #include "util/log.h"
+#include "util/secret.h"
 
 static int run(void) {
         const SecretdPaths paths = {

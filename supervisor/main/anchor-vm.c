@@ -5,6 +5,8 @@
  * channel after it ended; opens the template, the scratch disk and the tap device, and becomes QEMU, which serves both
  * listening sockets itself (the first is the guest channel, the second QMP).
  *
+ * Before that it takes from itself what QEMU does not need: making files, and more of a disk than the scratch disk has.
+ *
  * It runs as a dynamic user inside the run's network namespace and sees no byte of any guest.
  *
  * anchor-vm --measure: reads the files of all templates once and says so in $RUNTIME_DIRECTORY, for those that come after (vm-measured.h).
@@ -103,6 +105,8 @@ static int run(const char *name) {
         }
 
         r = vm_parts_finish_scratch(mke2fs);
+        if (r >= 0)
+                r = vm_parts_confine(spec.disk_mib);
         if (r < 0)
                 return r;
 

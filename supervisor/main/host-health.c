@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "host/health.h"
-#include "host/host-state.h"
+#include "host/host-state-api.h"
 #include "util/cleanup.h"
 #include "util/io.h"
 #include "util/log.h"

@@ -40,6 +40,7 @@ struct CheckTwin {
         int home_fd, twin_fd, tap_fd; /* owned */
         uint8_t mac[ETH_ALEN];        /* of tap0 */
         char *description;            /* owned */
+        bool answers_frames;
 };
 
 static int enter(int fd) {
@@ -101,6 +102,8 @@ static int build(CheckTwin *w, const char **ret_step) {
                 return r;
         *ret_step = "description";
         r = describe(&w->description);
+        if (r >= 0)
+                r = run_ruleset_answers_frames(&w->answers_frames);
         if (r < 0)
                 return r;
         *ret_step = "tap device";
@@ -144,6 +147,10 @@ CheckTwin *check_twin_free(CheckTwin *w) {
         free(w->description);
         free(w);
         return NULL;
+}
+
+bool check_twin_answers_frames(const CheckTwin *w) {
+        return w->answers_frames;
 }
 
 /* ---- probes ---- */
@@ -212,9 +219,9 @@ static const GuestProbe guest_probes[] = {
         { CHECK_METADATA,      IPPROTO_UDP, RUN_NET_GUEST,   "169.254.169.254", 80,                 RUN_RULE_REJECT       },
         { CHECK_METADATA,      IPPROTO_TCP, RUN_NET_GUEST,   "100.100.100.200", 80,                 RUN_RULE_REJECT_TCP   },
         { CHECK_LOOPBACK,      IPPROTO_TCP, RUN_NET_GUEST,   "127.0.0.1",       80,                 RUN_RULE_REJECT_TCP   },
-        { CHECK_LOOPBACK,      IPPROTO_TCP, "127.0.0.1",     "198.18.0.1",      443,                RUN_RULE_OTHER_SOURCE },
+        { CHECK_LOOPBACK,      IPPROTO_TCP, "127.0.0.1",     "198.18.0.1",      443,                RUN_RULE_SOURCE_TCP   },
         { CHECK_HOST,          IPPROTO_TCP, RUN_NET_GUEST,   RUN_NET_GATEWAY,   22,                 RUN_RULE_REJECT_TCP   },
-        { CHECK_HOST,          IPPROTO_TCP, "10.255.255.3",  RUN_NET_GATEWAY,   RUN_NET_PORT_PROXY, RUN_RULE_OTHER_SOURCE },
+        { CHECK_HOST,          IPPROTO_TCP, "10.255.255.3",  RUN_NET_GATEWAY,   RUN_NET_PORT_PROXY, RUN_RULE_SOURCE_TCP   },
         { CHECK_UNLISTED_NAME, IPPROTO_TCP, RUN_NET_GUEST,   "192.0.2.1",       443,                RUN_RULE_REJECT_TCP   },
         { CHECK_UNLISTED_NAME, IPPROTO_UDP, RUN_NET_GUEST,   "192.0.2.1",       443,                RUN_RULE_REJECT       },
         { CHECK_UNLISTED_PORT, IPPROTO_TCP, RUN_NET_GUEST,   RUN_NET_GATEWAY,   81,                 RUN_RULE_REJECT_TCP   },

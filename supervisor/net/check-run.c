@@ -53,9 +53,9 @@ typedef struct Question {
 
 /* And then each name that no policy may allow. */
 static const Question questions[] = {
-        { CHECK_METADATA,      .address = "169.254.169.254",       .port = 80  },
-        { CHECK_LOOPBACK,      .address = "127.0.0.1",             .port = 80  },
-        { CHECK_HOST,          .address = "192.0.2.1",             .port = 22  },
+        { CHECK_METADATA,      .address = EGRESS_ASKED_METADATA,   .port = 80  },
+        { CHECK_LOOPBACK,      .address = EGRESS_ASKED_LOOPBACK,   .port = 80  },
+        { CHECK_HOST,          .address = EGRESS_ASKED_HOST,       .port = 22  },
         { CHECK_UNLISTED_PORT, .control = "unlisted"                           },
         { CHECK_CONTROL,       .control = "allowed"                            },
 };

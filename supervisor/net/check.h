@@ -72,6 +72,9 @@ int check_twin_new(CheckTwin **ret, CheckTable *t);
 CheckTwin *check_twin_free(CheckTwin *w);
 DEFINE_CLEANUP(CheckTwin *, check_twin_free)
 
+/* Can this host's kernel answer what the guest's network refuses before the network code sees it? Else it is dropped in silence. */
+bool check_twin_answers_frames(const CheckTwin *w);
+
 /* Puts the probes to the twin, and compares the namespace of `run` (NULL: none) with it: rules, devices, addresses, routes, settings. */
 int check_guest(CheckTwin *w, const char *run, CheckTable *t);
 

@@ -12,8 +12,10 @@ LIB_SRCS += \
 	supervisor/net/fence.c \
 	supervisor/net/host-units.c \
 	supervisor/net/netlink.c \
+	supervisor/net/netlog-recorded.c \
 	supervisor/net/netlog-tally.c \
 	supervisor/net/netlog.c \
+	supervisor/net/nft-batch.c \
 	supervisor/net/probe.c \
 	supervisor/net/run-link-describe.c \
 	supervisor/net/run-link.c \

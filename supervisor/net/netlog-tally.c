@@ -2,10 +2,12 @@
 
 #include <errno.h>
 #include <libmnl/libmnl.h>
+#include <linux/if_ether.h>
 #include <linux/netfilter/nfnetlink.h>
 #include <linux/netfilter/nfnetlink_log.h>
 #include <netinet/in.h>
 #include <netinet/ip.h>
+#include <netinet/ip6.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -36,10 +38,32 @@ static void read_packet(const uint8_t *data, size_t size, bool with_source, RunN
         }
 }
 
+/* Extension headers are not followed: that of the first is the protocol. */
+static void read_ipv6(const uint8_t *data, size_t size, RunNetDenial *ret) {
+        struct ip6_hdr ip;
+        uint16_t port;
+
+        if (size < sizeof(ip))
+                return;
+        memcpy(&ip, data, sizeof(ip));
+        if ((ip.ip6_vfc >> 4) != 6)
+                return;
+
+        ret->protocol = ip.ip6_nxt;
+        memcpy(ret->address6, &ip.ip6_dst, sizeof(ret->address6));
+        if ((ip.ip6_nxt == IPPROTO_TCP || ip.ip6_nxt == IPPROTO_UDP) && size >= sizeof(ip) + 4) {
+                memcpy(&port, data + sizeof(ip) + 2, sizeof(port));
+                ret->port = ntohs(port);
+        }
+}
+
 int netlog_parse(const void *data, size_t size, NetlogPacket *ret) {
         const struct nlmsghdr *nlh = data;
         const char *end;
         NetlogPacket p = { .denial.packets = 1 };
+        struct nfulnl_msg_packet_hdr packet = {};
+        const uint8_t *payload = NULL;
+        size_t n_payload = 0;
         bool numbered = false;
         struct nfgenmsg head;
 
@@ -66,8 +90,14 @@ int netlog_parse(const void *data, size_t size, NetlogPacket *ret) {
                         p.seq = ntohl(p.seq);
                         numbered = true;
                         break;
+                case NFULA_PACKET_HDR:
+                        if (n < sizeof(packet))
+                                return -EBADMSG;
+                        memcpy(&packet, value, sizeof(packet));
+                        break;
                 case NFULA_PAYLOAD:
-                        read_packet(value, n, p.group == RUN_NET_SOURCE_LOG_GROUP, &p.denial);
+                        payload = value;
+                        n_payload = n;
                         break;
                 default:
                         break;
@@ -76,6 +106,13 @@ int netlog_parse(const void *data, size_t size, NetlogPacket *ret) {
         if (!numbered)
                 return -EBADMSG;
 
+        if (p.group != RUN_NET_FRAME_LOG_GROUP)
+                read_packet(payload, n_payload, p.group == RUN_NET_SOURCE_LOG_GROUP, &p.denial);
+        else {
+                p.denial.ether = ntohs(packet.hw_protocol);
+                if (p.denial.ether == ETH_P_IPV6)
+                        read_ipv6(payload, n_payload, &p.denial);
+        }
         *ret = p;
         return 1;
 }
@@ -90,6 +127,8 @@ struct NetlogTally {
         Entry entries[NETLOG_KEYS_MAX];
         size_t n_entries;
         uint64_t n_others, n_lost;
+        uint64_t n_records;       /* so far */
+        unsigned n_spent_windows; /* since the last record, with n_records at its bound */
         uint32_t next_seq;
         bool numbered; /* next_seq is known */
 };
@@ -106,7 +145,7 @@ NetlogTally *netlog_tally_free(NetlogTally *t) {
 
 static bool same(const RunNetDenial *a, const RunNetDenial *b) {
         return a->protocol == b->protocol && a->port == b->port && memcmp(a->address, b->address, sizeof(a->address)) == 0 &&
-               memcmp(a->source, b->source, sizeof(a->source)) == 0;
+               memcmp(a->source, b->source, sizeof(a->source)) == 0 && a->ether == b->ether && memcmp(a->address6, b->address6, sizeof(a->address6)) == 0;
 }
 
 /* Numbers begin at 0 and wrap around; the group has one reader, so that a step back is no gap. */
@@ -119,6 +158,10 @@ static void note_gap(NetlogTally *t, uint32_t seq) {
         t->numbered = true;
 }
 
+static bool is_spent(const NetlogTally *t) {
+        return t->n_records >= NETLOG_RECORDS_MAX;
+}
+
 bool netlog_tally_add(NetlogTally *t, const NetlogPacket *p, NetlogRecord *ret) {
         note_gap(t, p->seq);
 
@@ -128,28 +171,68 @@ bool netlog_tally_add(NetlogTally *t, const NetlogPacket *p, NetlogRecord *ret) 
                         return false;
                 }
 
-        if (t->n_entries == NETLOG_KEYS_MAX) {
+        if (t->n_entries == NETLOG_KEYS_MAX || is_spent(t)) {
                 t->n_others++;
                 return false;
         }
 
+        t->n_records++;
         t->entries[t->n_entries].denial = p->denial;
         t->entries[t->n_entries++].denial.packets = 0;
         *ret = (NetlogRecord) { .denial = p->denial };
         return true;
 }
 
-size_t netlog_tally_flush(NetlogTally *t, NetlogRecord ret[static NETLOG_KEYS_MAX + 2]) {
+void netlog_tally_give_back(NetlogTally *t, const NetlogRecord *r) {
+        if (t->n_records > 0)
+                t->n_records--;
+        if (r->lost) {
+                t->n_lost += r->denial.packets;
+                return;
+        }
+
+        for (size_t i = 0; !r->others && i < t->n_entries; i++)
+                if (same(&t->entries[i].denial, &r->denial)) {
+                        t->entries[i].denial.packets += r->denial.packets;
+                        return;
+                }
+        if (r->others || t->n_entries == NETLOG_KEYS_MAX)
+                t->n_others += r->denial.packets;
+        else
+                t->entries[t->n_entries++].denial = r->denial;
+}
+
+void netlog_tally_refused(NetlogTally *t, uint64_t packets) {
+        t->n_others += packets;
+}
+
+/* Nothing is told apart any more. */
+static void merge_entries(NetlogTally *t) {
+        for (size_t i = 0; i < t->n_entries; i++)
+                t->n_others += t->entries[i].denial.packets;
+        t->n_entries = 0;
+}
+
+size_t netlog_tally_flush(NetlogTally *t, bool last, NetlogRecord ret[static NETLOG_KEYS_MAX + 2]) {
+        bool spent = is_spent(t);
         size_t n = 0;
+
+        if (spent) {
+                merge_entries(t);
+                if (!last && ++t->n_spent_windows < NETLOG_SPENT_WINDOWS)
+                        return 0;
+                t->n_spent_windows = 0;
+        }
 
         for (size_t i = 0; i < t->n_entries; i++)
                 if (t->entries[i].denial.packets > 0)
                         ret[n++] = (NetlogRecord) { .denial = t->entries[i].denial };
         if (t->n_others > 0)
-                ret[n++] = (NetlogRecord) { .denial.packets = t->n_others, .others = true };
+                ret[n++] = (NetlogRecord) { .denial.packets = t->n_others, .others = true, .spent = spent };
         if (t->n_lost > 0)
                 ret[n++] = (NetlogRecord) { .denial.packets = t->n_lost, .lost = true };
 
+        t->n_records += n;
         t->n_entries = 0;
         t->n_others = t->n_lost = 0;
         return n;

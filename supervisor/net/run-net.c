@@ -11,6 +11,7 @@
 #include <sched.h>
 #include <stdio.h>
 #include <sys/mount.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 
 #include "net/run-link.h"
@@ -113,6 +114,16 @@ int run_net_read_denials(const char *run, RunNetDenial ret[static RUN_NET_MAX_DE
                 return r;
 
         return run_ruleset_read_denials(ret, ret_n);
+}
+
+int run_net_read_cookie(uint64_t *ret) {
+        socklen_t size = sizeof(*ret);
+        _cleanup_fd_ int fd = -1;
+
+        fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+        if (fd < 0)
+                return -errno;
+        return getsockopt(fd, SOL_SOCKET, SO_NETNS_COOKIE, ret, &size) < 0 ? -errno : 0;
 }
 
 /* The run's sockets are their units' to remove (RemoveOnStop=); what a killed one left goes here. */

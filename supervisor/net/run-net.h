@@ -20,8 +20,9 @@
 #define RUN_NET_PORT_DNS 53
 #define RUN_NET_PORT_PROXY 3128
 #define RUN_NET_LOG_GROUP 1        /* what is rejected */
-#define RUN_NET_SOURCE_LOG_GROUP 2 /* what is dropped for a source address that is not the guest's; each has: */
-#define RUN_NET_LOG_RATE 100  /* packets a second, */
+#define RUN_NET_SOURCE_LOG_GROUP 2 /* what is dropped for a source address that is not the guest's, */
+#define RUN_NET_FRAME_LOG_GROUP 3  /* what is neither IPv4 nor ARP; */
+#define RUN_NET_LOG_RATE 100  /* of each, packets a second, */
 #define RUN_NET_LOG_BURST 200 /* after so many at once */
 #define RUN_NET_MAX_DENIED 256
 
@@ -39,6 +40,8 @@ typedef struct RunNetDenial {
         uint8_t address[4];
         uint16_t port;      /* host order; 0 for protocols without ports */
         uint8_t source[4];  /* of packets that are dropped for it; else zeros */
+        uint16_t ether;     /* EtherType of frames that are not IPv4; else 0. address is zeros then, and protocol 0 but for IPv6 */
+        uint8_t address6[16]; /* IPv6: where to */
         uint64_t packets;
 } RunNetDenial;
 
@@ -48,6 +51,10 @@ int run_net_enter(const char *run);
 /* Enters the run's namespace (this thread stays in it) and reads what was rejected there so far, at
  * most RUN_NET_MAX_DENIED. -ENOENT if there is no such namespace. */
 int run_net_read_denials(const char *run, RunNetDenial ret[static RUN_NET_MAX_DENIED], size_t *ret_n);
+
+/* What tells the network namespace in which the calling thread is from all others of this boot, also from those that are gone: the kernel's
+ * cookie of it. The number of its inode is given to the next one. */
+int run_net_read_cookie(uint64_t *ret);
 
 /* Removes the namespace with everything in it. Nothing there is fine. */
 int run_net_down(const char *run, const char **ret_step);

@@ -161,10 +161,11 @@ static int on_chain_text(const struct nlmsghdr *nlh, void *userdata) {
                 return MNL_CB_ERROR;
         r = nftnl_chain_nlmsg_parse(nlh, chain);
         if (r >= 0)
-                fprintf(f, "chain %u %s %s type %s hook %u priority %i policy %u\n", nftnl_chain_get_u32(chain, NFTNL_CHAIN_FAMILY),
+                fprintf(f, "chain %u %s %s type %s hook %u device %s priority %i policy %u\n", nftnl_chain_get_u32(chain, NFTNL_CHAIN_FAMILY),
                         nftnl_chain_get_str(chain, NFTNL_CHAIN_TABLE), nftnl_chain_get_str(chain, NFTNL_CHAIN_NAME),
                         nftnl_chain_is_set(chain, NFTNL_CHAIN_TYPE) ? nftnl_chain_get_str(chain, NFTNL_CHAIN_TYPE) : "-",
-                        nftnl_chain_get_u32(chain, NFTNL_CHAIN_HOOKNUM), nftnl_chain_get_s32(chain, NFTNL_CHAIN_PRIO),
+                        nftnl_chain_get_u32(chain, NFTNL_CHAIN_HOOKNUM),
+                        nftnl_chain_is_set(chain, NFTNL_CHAIN_DEV) ? nftnl_chain_get_str(chain, NFTNL_CHAIN_DEV) : "-", nftnl_chain_get_s32(chain, NFTNL_CHAIN_PRIO),
                         nftnl_chain_get_u32(chain, NFTNL_CHAIN_POLICY));
         nftnl_chain_free(chain);
         return r < 0 ? MNL_CB_ERROR : MNL_CB_OK;
@@ -177,6 +178,38 @@ int run_ruleset_describe(FILE *f) {
         if (r >= 0)
                 r = dump(NFT_MSG_GETCHAIN, NFPROTO_UNSPEC, on_chain_text, f);
         return r < 0 ? r : dump(NFT_MSG_GETRULE, NFPROTO_UNSPEC, on_rule_text, f);
+}
+
+/* ---- in which form ---- */
+
+static int note_reject(struct nftnl_expr *e, void *data) {
+        if (strcmp(nftnl_expr_get_str(e, NFTNL_EXPR_NAME), "reject") == 0)
+                *(bool *) data = true;
+        return 0;
+}
+
+static int on_rule_form(const struct nlmsghdr *nlh, void *userdata) {
+        struct nftnl_rule *rule = nftnl_rule_alloc();
+        int r;
+
+        if (!rule)
+                return MNL_CB_ERROR;
+        r = nftnl_rule_nlmsg_parse(nlh, rule);
+        if (r >= 0 && strcmp(nftnl_rule_get_str(rule, NFTNL_RULE_TABLE), RUN_RULESET_TABLE) == 0)
+                (void) nftnl_expr_foreach(rule, note_reject, userdata);
+        nftnl_rule_free(rule);
+        return r < 0 ? MNL_CB_ERROR : MNL_CB_OK;
+}
+
+int run_ruleset_answers_frames(bool *ret) {
+        bool answers = false;
+        int r;
+
+        r = dump(NFT_MSG_GETRULE, NFPROTO_NETDEV, on_rule_form, &answers);
+        if (r < 0)
+                return r;
+        *ret = answers;
+        return 0;
 }
 
 /* ---- counters ---- */
@@ -215,6 +248,8 @@ int run_ruleset_read_counters(uint64_t ret[static RUN_RULESET_N_RULES]) {
 
         memset(ret, 0, RUN_RULESET_N_RULES * sizeof(*ret));
         r = dump(NFT_MSG_GETRULE, NFPROTO_INET, on_rule_counter, &c);
+        if (r >= 0)
+                r = dump(NFT_MSG_GETRULE, NFPROTO_NETDEV, on_rule_counter, &c);
         if (r < 0)
                 return r;
         return c.n == RUN_RULESET_N_RULES ? 0 : -EUCLEAN;

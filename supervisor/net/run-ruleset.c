@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 
 /*
- * What the guest's packets meet. As nft(8) shows it (less "meta nfproto ipv4"):
+ * What the guest's packets meet. As nft(8) shows it (less "meta nfproto ipv4"; in the second table it shows bytes at an offset):
  *
  *   table inet anchorhold {
  *           set denied {
@@ -13,7 +13,6 @@
  *                   type filter hook prerouting priority mangle; policy drop;
  *                   iifname != "tap0" counter drop
  *                   meta nfproto != ipv4 counter drop
- *                   ip saddr != 10.255.255.2 limit rate 100/second burst 200 packets counter log prefix "anchorhold forged source: " group 2
  *                   ip saddr != 10.255.255.2 counter drop
  *                   meta l4proto tcp ip daddr 198.18.0.0/15 counter tproxy ip to :15001 accept
  *                   meta l4proto udp udp dport 53 counter tproxy ip to :53 accept
@@ -27,12 +26,34 @@
  *                   counter reject with icmpx admin-prohibited
  *           }
  *   }
+ *   table netdev anchorhold {
+ *           chain frames {
+ *                   type filter hook ingress device "tap0" priority filter; policy accept;
+ *                   ether type ip ip saddr != 10.255.255.2 limit rate 100/second burst 200 packets counter log prefix "anchorhold forged source: " group 2
+ *                   ether type ip ip saddr != 10.255.255.2 meta l4proto tcp counter reject with tcp reset
+ *                   ether type ip ip saddr != 10.255.255.2 counter reject with icmpx admin-prohibited
+ *                   ether type != ip ether type != arp limit rate 100/second burst 200 packets counter log prefix "anchorhold not IPv4: " group 3
+ *                   ether type ip6 meta l4proto tcp counter reject with tcp reset
+ *                   ether type ip6 counter reject with icmpx admin-prohibited
+ *                   ether type != ip ether type != arp counter drop
+ *           }
+ *   }
  *
- * One batch, so either all of it is there or nothing. Rejected packets are logged to a group that anchor-netlog@ reads (net/netlog.c), up to
- * a limit; the counter behind the limit counts what was logged, those of the last two rules all. Those with a forged source address have a group of their own, so that its
- * numbers have no gaps but for what was lost of them. The set has destinations and how
- * often, counted in the kernel: a flood fills 256 entries and no more. Set and counters become one record when the run
- * ends (anchor-net down). Rejecting happens here, in prerouting: in input the ICMP errors get lost, for the packet's destination is "local".
+ * One batch, so either all of it is there or nothing. Rejected packets are logged to a group that anchor-netlog@ reads
+ * (net/netlog.c), up to a limit; the counter behind the limit counts what was logged, those of the rules after it all.
+ * Those with a forged source address have a group of their own, so that its numbers have no gaps but for what was lost
+ * of them; so have frames that are not IPv4, which no other chain sees, since IPv6 is off and the rest is nobody's. The
+ * set has destinations and how often, counted in the kernel: a flood fills 256 entries and no more. Set and counters
+ * become one record when the run ends (anchor-net down). Rejecting happens in prerouting: in input the ICMP errors get
+ * lost, for the packet's destination is "local".
+ *
+ * What the frames' chain rejects cannot be answered by the network code: here there is no IPv6, and no route to a
+ * forged address but one that leads back in here. Rejecting at ingress takes neither. The answer is made from the frame
+ * alone and leaves by the device that brought it, to the hardware address that sent it, which is the guest; nothing of
+ * it is kept. What went to a group or a broadcast (which is how an address is looked for) is dropped without one. A
+ * kernel may be without that (CONFIG_NFT_REJECT_NETDEV; Debian's is), or have IPv6 switched off as a whole
+ * (ipv6.disable=1: there the kernel would read the answer's hop limit from settings that do not exist). Then the same
+ * rules drop: with the same counters and the same log, but the guest has to wait.
  */
 
 #include <arpa/inet.h>
@@ -43,6 +64,7 @@
 #include <libnftnl/rule.h>
 #include <libnftnl/set.h>
 #include <libnftnl/table.h>
+#include <linux/if_ether.h>
 #include <linux/netfilter.h>
 #include <linux/netfilter/nf_tables.h>
 #include <linux/netfilter/nfnetlink.h>
@@ -50,67 +72,28 @@
 #include <net/if.h>
 #include <netinet/ip.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "net/netlink.h"
+#include "net/nft-batch.h"
 #include "net/run-ruleset.h"
 
 #define CHAIN "guest"
+#define FRAMES_CHAIN "frames"
 #define DENIED "denied"
 #define DENIED_ID 1
 #define LOG_PREFIX "anchorhold denied: "
 #define SOURCE_LOG_PREFIX "anchorhold forged source: "
+#define FRAME_LOG_PREFIX "anchorhold not IPv4: "
+#define IPV6_SETTINGS "/proc/sys/net/ipv6/conf/all" /* of the namespace; there unless the kernel is without IPv6 as a whole */
 
 /* as nft(8) knows inet_proto . ipv4_addr . inet_service: six bits a type */
 #define DENIED_KEY_TYPE ((12U << 12) | (7U << 6) | 13U)
 
-/* ---- the batch ---- */
-
-typedef struct Batch {
-        char *buffer;
-        size_t size, used;
-        unsigned n_acks;
-        int r; /* the first error; everything after it is a no-op */
-} Batch;
-
-/* Room for the largest single message of ours; checked before it is built, for libmnl does not. */
-#define MESSAGE_MAX 2048
-
-static char *batch_next(Batch *b) {
-        if (b->r == 0 && b->size - b->used < MESSAGE_MAX)
-                b->r = -ENOBUFS;
-        return b->r < 0 ? NULL : b->buffer + b->used;
-}
-
-static void batch_begin(Batch *b) {
-        char *at = batch_next(b);
-
-        if (at)
-                b->used += nftnl_batch_begin(at, 0)->nlmsg_len;
-}
-
-static void batch_end(Batch *b) {
-        char *at = batch_next(b);
-
-        if (at)
-                b->used += nftnl_batch_end(at, b->n_acks + 1)->nlmsg_len;
-}
-
-static struct nlmsghdr *batch_message(Batch *b, uint16_t type, uint16_t flags) {
-        char *at = batch_next(b);
-
-        if (!at)
-                return NULL;
-        return nftnl_nlmsg_build_hdr(at, type, NFPROTO_INET, (uint16_t) (NLM_F_CREATE | NLM_F_ACK | flags), ++b->n_acks);
-}
-
-static void batch_took(Batch *b, const struct nlmsghdr *nlh) {
-        b->used += nlh->nlmsg_len;
-}
-
 /* ---- table, set, chain ---- */
 
-static void add_table(Batch *b) {
-        struct nlmsghdr *nlh = batch_message(b, NFT_MSG_NEWTABLE, NLM_F_EXCL);
+static void add_table(NftBatch *b) {
+        struct nlmsghdr *nlh = nft_batch_message(b, NFT_MSG_NEWTABLE, NLM_F_EXCL);
         struct nftnl_table *t;
 
         if (!nlh)
@@ -123,7 +106,7 @@ static void add_table(Batch *b) {
         if (nftnl_table_set_str(t, NFTNL_TABLE_NAME, RUN_RULESET_TABLE) < 0)
                 b->r = -ENOMEM;
         nftnl_table_nlmsg_build_payload(nlh, t);
-        batch_took(b, nlh);
+        nft_batch_took(b, nlh);
         nftnl_table_free(t);
 }
 
@@ -140,8 +123,8 @@ struct nftnl_set *run_ruleset_denied_set(void) {
         return s;
 }
 
-static void add_denied_set(Batch *b) {
-        struct nlmsghdr *nlh = batch_message(b, NFT_MSG_NEWSET, NLM_F_EXCL);
+static void add_denied_set(NftBatch *b) {
+        struct nlmsghdr *nlh = nft_batch_message(b, NFT_MSG_NEWSET, NLM_F_EXCL);
         struct nftnl_set *s;
 
         if (!nlh)
@@ -157,12 +140,21 @@ static void add_denied_set(Batch *b) {
         nftnl_set_set_u32(s, NFTNL_SET_KEY_LEN, RUN_RULESET_DENIED_KEY);
         nftnl_set_set_u32(s, NFTNL_SET_DESC_SIZE, RUN_NET_MAX_DENIED);
         nftnl_set_nlmsg_build_payload(nlh, s);
-        batch_took(b, nlh);
+        nft_batch_took(b, nlh);
         nftnl_set_free(s);
 }
 
-static void add_chain(Batch *b) {
-        struct nlmsghdr *nlh = batch_message(b, NFT_MSG_NEWCHAIN, NLM_F_EXCL);
+typedef struct Chain {
+        const char *name, *device; /* device: NULL for what comes from any */
+        uint32_t hook, policy;
+        int32_t priority;
+} Chain;
+
+static const Chain guest_chain = { CHAIN, NULL, NF_INET_PRE_ROUTING, NF_DROP, NF_IP_PRI_MANGLE },
+                   frames_chain = { FRAMES_CHAIN, RUN_NET_TAP, NF_NETDEV_INGRESS, NF_ACCEPT, 0 };
+
+static void add_chain(NftBatch *b, const Chain *chain) {
+        struct nlmsghdr *nlh = nft_batch_message(b, NFT_MSG_NEWCHAIN, NLM_F_EXCL);
         struct nftnl_chain *c;
 
         if (!nlh)
@@ -172,42 +164,46 @@ static void add_chain(Batch *b) {
                 b->r = -ENOMEM;
                 return;
         }
-        if (nftnl_chain_set_str(c, NFTNL_CHAIN_TABLE, RUN_RULESET_TABLE) < 0 || nftnl_chain_set_str(c, NFTNL_CHAIN_NAME, CHAIN) < 0 ||
-            nftnl_chain_set_str(c, NFTNL_CHAIN_TYPE, "filter") < 0)
+        if (nftnl_chain_set_str(c, NFTNL_CHAIN_TABLE, RUN_RULESET_TABLE) < 0 || nftnl_chain_set_str(c, NFTNL_CHAIN_NAME, chain->name) < 0 ||
+            nftnl_chain_set_str(c, NFTNL_CHAIN_TYPE, "filter") < 0 || (chain->device && nftnl_chain_set_str(c, NFTNL_CHAIN_DEV, chain->device) < 0))
                 b->r = -ENOMEM;
-        nftnl_chain_set_u32(c, NFTNL_CHAIN_HOOKNUM, NF_INET_PRE_ROUTING);
-        nftnl_chain_set_s32(c, NFTNL_CHAIN_PRIO, NF_IP_PRI_MANGLE);
-        nftnl_chain_set_u32(c, NFTNL_CHAIN_POLICY, NF_DROP);
+        nftnl_chain_set_u32(c, NFTNL_CHAIN_HOOKNUM, chain->hook);
+        nftnl_chain_set_s32(c, NFTNL_CHAIN_PRIO, chain->priority);
+        nftnl_chain_set_u32(c, NFTNL_CHAIN_POLICY, chain->policy);
         nftnl_chain_nlmsg_build_payload(nlh, c);
-        batch_took(b, nlh);
+        nft_batch_took(b, nlh);
         nftnl_chain_free(c);
 }
 
 /* ---- rules ---- */
 
 typedef struct Rule {
-        Batch *batch;
+        NftBatch *batch;
         struct nftnl_rule *rule; /* owned; NULL after an error */
 } Rule;
 
-static Rule rule_begin(Batch *b) {
+static Rule rule_begin_in(NftBatch *b, const char *chain) {
         Rule r = { .batch = b };
 
         if (b->r < 0)
                 return r;
         r.rule = nftnl_rule_alloc();
         if (!r.rule || nftnl_rule_set_str(r.rule, NFTNL_RULE_TABLE, RUN_RULESET_TABLE) < 0 ||
-            nftnl_rule_set_str(r.rule, NFTNL_RULE_CHAIN, CHAIN) < 0)
+            nftnl_rule_set_str(r.rule, NFTNL_RULE_CHAIN, chain) < 0)
                 b->r = -ENOMEM;
         return r;
 }
 
+static Rule rule_begin(NftBatch *b) {
+        return rule_begin_in(b, CHAIN);
+}
+
 static void rule_end(Rule *r) {
-        struct nlmsghdr *nlh = batch_message(r->batch, NFT_MSG_NEWRULE, NLM_F_APPEND);
+        struct nlmsghdr *nlh = nft_batch_message(r->batch, NFT_MSG_NEWRULE, NLM_F_APPEND);
 
         if (nlh) {
                 nftnl_rule_nlmsg_build_payload(nlh, r->rule);
-                batch_took(r->batch, nlh);
+                nft_batch_took(r->batch, nlh);
         }
         if (r->rule)
                 nftnl_rule_free(r->rule);
@@ -376,7 +372,7 @@ static void log_some(Rule *r, uint16_t group, const char *prefix) {
 }
 
 /* Only IPv4 packets of the guest's own address, from the guest's device, get any further. */
-static void add_gate(Batch *b) {
+static void add_gate(NftBatch *b) {
         static const char tap[IFNAMSIZ] = RUN_NET_TAP;
         const uint8_t ipv4 = NFPROTO_IPV4;
         Rule r;
@@ -397,17 +393,12 @@ static void add_gate(Batch *b) {
 
         r = rule_begin(b);
         match_address(&r, offsetof(struct iphdr, saddr), NFT_CMP_NEQ, RUN_NET_GUEST, 32);
-        log_some(&r, RUN_NET_SOURCE_LOG_GROUP, SOURCE_LOG_PREFIX);
-        rule_end(&r);
-
-        r = rule_begin(b);
-        match_address(&r, offsetof(struct iphdr, saddr), NFT_CMP_NEQ, RUN_NET_GUEST, 32);
         count(&r);
         give_verdict(&r, NF_DROP);
         rule_end(&r);
 }
 
-static void add_ways_to_proxy(Batch *b) {
+static void add_ways_to_proxy(NftBatch *b) {
         Rule r;
 
         r = rule_begin(b);
@@ -464,7 +455,7 @@ static void remember(Rule *r, bool has_port) {
         nftnl_expr_set(e, NFTNL_EXPR_DYNSET_EXPR, counter, 0); /* takes it over */
 }
 
-static void add_refusals(Batch *b) {
+static void add_refusals(NftBatch *b) {
         Rule r;
 
         r = rule_begin(b);
@@ -497,17 +488,89 @@ static void add_refusals(Batch *b) {
         rule_end(&r);
 }
 
-int run_ruleset_build(void *buffer, size_t size, unsigned *ret_n_acks) {
-        Batch b = { .buffer = buffer, .size = size };
+/* As the frame has it: a tag for a virtual network is another type, which nobody has here either. */
+static void match_ethertype(Rule *r, uint32_t op, uint16_t type) {
+        uint16_t be = htons(type);
 
-        batch_begin(&b);
+        load_payload(r, NFT_PAYLOAD_LL_HEADER, offsetof(struct ethhdr, h_proto), sizeof(be), NFT_REG_1);
+        compare(r, op, &be, sizeof(be));
+}
+
+static void match_not_ipv4(Rule *r) {
+        match_ethertype(r, NFT_CMP_NEQ, ETH_P_IP);
+        match_ethertype(r, NFT_CMP_NEQ, ETH_P_ARP);
+}
+
+static void match_forged_source(Rule *r) {
+        struct in_addr guest;
+
+        (void) inet_pton(AF_INET, RUN_NET_GUEST, &guest);
+        match_ethertype(r, NFT_CMP_EQ, ETH_P_IP);
+        load_payload(r, NFT_PAYLOAD_NETWORK_HEADER, offsetof(struct iphdr, saddr), sizeof(guest), NFT_REG_1);
+        compare(r, NFT_CMP_NEQ, &guest, sizeof(guest));
+}
+
+static void match_ipv6(Rule *r) {
+        match_ethertype(r, NFT_CMP_EQ, ETH_P_IPV6);
+}
+
+/* Two rules for what `match` matches: TCP, and all else. */
+static void refuse_frames(NftBatch *b, void (*match)(Rule *r), bool answer) {
+        for (int tcp = 1; tcp >= 0; tcp--) {
+                Rule r = rule_begin_in(b, FRAMES_CHAIN);
+
+                match(&r);
+                if (tcp)
+                        match_protocol(&r, NFT_CMP_EQ, IPPROTO_TCP);
+                if (answer)
+                        reject(&r, tcp ? NFT_REJECT_TCP_RST : NFT_REJECT_ICMPX_UNREACH, tcp ? 0 : NFT_REJECT_ICMPX_ADMIN_PROHIBITED);
+                else {
+                        count(&r);
+                        give_verdict(&r, NF_DROP);
+                }
+                rule_end(&r);
+        }
+}
+
+static void log_frames(NftBatch *b, void (*match)(Rule *r), uint16_t group, const char *prefix) {
+        Rule r = rule_begin_in(b, FRAMES_CHAIN);
+
+        match(&r);
+        log_some(&r, group, prefix);
+        rule_end(&r);
+}
+
+static void add_frames(NftBatch *b, bool answer) {
+        Rule r;
+
+        log_frames(b, match_forged_source, RUN_NET_SOURCE_LOG_GROUP, SOURCE_LOG_PREFIX);
+        refuse_frames(b, match_forged_source, answer);
+
+        log_frames(b, match_not_ipv4, RUN_NET_FRAME_LOG_GROUP, FRAME_LOG_PREFIX);
+        refuse_frames(b, match_ipv6, answer);
+
+        r = rule_begin_in(b, FRAMES_CHAIN);
+        match_not_ipv4(&r);
+        count(&r);
+        give_verdict(&r, NF_DROP);
+        rule_end(&r);
+}
+
+int run_ruleset_build(void *buffer, size_t size, bool answer_frames, unsigned *ret_n_acks) {
+        NftBatch b = { .buffer = buffer, .size = size, .family = NFPROTO_INET };
+
+        nft_batch_begin(&b);
         add_table(&b);
         add_denied_set(&b);
-        add_chain(&b);
+        add_chain(&b, &guest_chain);
         add_gate(&b);
         add_ways_to_proxy(&b);
         add_refusals(&b);
-        batch_end(&b);
+        b.family = NFPROTO_NETDEV;
+        add_table(&b);
+        add_chain(&b, &frames_chain);
+        add_frames(&b, answer_frames);
+        nft_batch_end(&b);
         if (b.r < 0)
                 return b.r;
 
@@ -515,7 +578,7 @@ int run_ruleset_build(void *buffer, size_t size, unsigned *ret_n_acks) {
         return (int) b.used;
 }
 
-int run_ruleset_load(void) {
+static int load(bool answer_frames) {
         _cleanup_(netlink_closep) struct mnl_socket *nl = NULL;
         _cleanup_free_ char *buffer = NULL;
         unsigned n_acks;
@@ -525,7 +588,7 @@ int run_ruleset_load(void) {
         if (!buffer)
                 return -ENOMEM;
 
-        size = run_ruleset_build(buffer, RUN_RULESET_SIZE, &n_acks);
+        size = run_ruleset_build(buffer, RUN_RULESET_SIZE, answer_frames, &n_acks);
         if (size < 0)
                 return size;
 
@@ -534,4 +597,13 @@ int run_ruleset_load(void) {
                 return r;
 
         return netlink_talk(nl, buffer, (size_t) size, n_acks);
+}
+
+int run_ruleset_load(void) {
+        int r = -ENOENT;
+
+        if (access(IPV6_SETTINGS, F_OK) >= 0)
+                r = load(true);
+        /* that there is no such expression; if it is another one, the second time fails as well */
+        return r == -ENOENT ? load(false) : r;
 }

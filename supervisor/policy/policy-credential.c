@@ -19,6 +19,8 @@
  *
  * A value in a query or a body is content to an origin, and content can be kept and read back. So such a place is one method on
  * one path, and a workflow may use it only if its egress policy lets nothing else write to that host (policy-reach.c).
+ *
+ * A credential that names a provider is for hosts of that provider alone; one for a host that any provider's file lists names one that does.
  */
 
 #include <string.h>
@@ -203,6 +205,43 @@ static void check_places(const Node *top, PolicyCredential *c) {
         c->places = array.value;
 }
 
+static bool has_host(const PolicyObject *provider, const char *host) {
+        json_t *hosts = json_object_get(provider->document, "hosts");
+
+        for (size_t i = 0; i < json_array_size(hosts); i++) {
+                const char *s = json_string_value(json_array_get(hosts, i));
+
+                if (s && strcmp(s, host) == 0)
+                        return true;
+        }
+        return false;
+}
+
+/* Calls are counted by their host and their credential's provider. If these two do not know each other, a value is used and nothing is counted: with a
+ * budget or without, that is no policy. */
+static void check_metering(const Node *top, const PolicyCredential *c) {
+        const PolicyObject *own = c->provider ? policy_object_find(top->policy, POLICY_PROVIDERS, c->provider) : NULL;
+        Node array;
+
+        if (!c->hosts || (own && own->reason) || !node_array(top, "hosts", 0, &array))
+                return;
+        for (size_t i = 0; i < json_array_size(array.value); i++) {
+                Node n = node_element(&array, i);
+                const char *host = json_string_value(n.value);
+
+                if (own && !has_host(own, host))
+                        node_fail(&n, "is none of the hosts of provider \"%s\", so that its calls would not be counted", c->provider);
+                for (size_t k = 0; !own && k < top->policy->n_objects[POLICY_PROVIDERS]; k++) {
+                        const PolicyObject *other = top->policy->objects[POLICY_PROVIDERS][k];
+
+                        if (other->reason || !has_host(other, host))
+                                continue;
+                        node_fail(&n, "is a host of provider \"%s\", which the credential does not name, so that its calls would not be counted", other->name);
+                        break;
+                }
+        }
+}
+
 void policy_check_credential(Policy *p, PolicyObject *o) {
         static const char *const known[] = {
                 "description", "kind", "app", "provider", "on_foreign", "sentinel", "hosts", "ports", "methods", "paths", "places", NULL,
@@ -230,4 +269,5 @@ void policy_check_credential(Policy *p, PolicyObject *o) {
         (void) node_strings(&top, "paths", 0, 1, 256, check_path_pattern, &c->paths);
         check_places(&top, c);
         policy_check_app_places(&top, c);
+        check_metering(&top, c);
 }

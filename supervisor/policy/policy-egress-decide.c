@@ -21,6 +21,9 @@
  *
  *  6. A rule about git that counts for a request by its path and does not allow the service that is asked for is no permission of its
  *     set for it, and no other one of that set takes its place. Of a live set, one about git takes the place of one of the file's, and no other.
+ *  7. Of a host about which the file has a rule about git, whatever that rule's port and whichever pattern covers the host, requests of git's smart protocol are for rules about git
+ *     alone: no other permission is one for them, however specific. A live rule about git does so to other live ones; rule 5 keeps it from taking anything of the file's away. What
+ *     an origin might take for such a request is one (policy-git.c).
  *
  * Before a request has been seen, method and path are not known: then a permission by path or method counts as
  * able to match, a denial by path or method cannot decide yet, and the verdict of a connection that any of these
@@ -41,6 +44,7 @@ typedef struct Request {
         const char *method;  /* NULL: not known yet */
         const char *target;  /* the path as it was asked for, with its query */
         const PathText *path;
+        bool smart;          /* git's smart protocol, or what might be */
 } Request;
 
 /* The rule of a group that fits best, NULL if none does, and how much of its path is literal. */
@@ -59,6 +63,8 @@ typedef struct Said {
         Fit allow;
         const EgressRule *refused;   /* about git: the one that matches, but not for this service; then allow has none */
         const char *refusal;         /* static; why */
+        const EgressRule *git;       /* of a request of the smart protocol: a rule about git that covers the host, so that only such are permissions */
+        bool closed;                 /* for lack of one, though another would be */
 } Said;
 
 static uint64_t method_bit(const EgressRules *s, const char *method) {
@@ -90,11 +96,12 @@ static uint32_t last_head_before(const EgressRules *s, const EgressGroup *g, con
         return low > g->heads ? low - 1 : EGRESS_NO_RULE;
 }
 
-static Fit fit_request(const EgressRules *s, const EgressGroup *g, bool deny, const Request *q) {
+/* Rules about git have paths: of those without, git_only has none. */
+static Fit fit_request(const EgressRules *s, const EgressGroup *g, bool deny, bool git_only, const Request *q) {
         uint64_t bit = method_bit(s, q->method);
         Fit best = { .path = -1 };
 
-        for (size_t i = 0; i < g->n_open; i++)
+        for (size_t i = 0; !git_only && i < g->n_open; i++)
                 if (s->entries[g->open + i].methods & bit) {
                         improve(s, &best, s->entries[g->open + i].rule, 0);
                         break;
@@ -113,17 +120,17 @@ static Fit fit_request(const EgressRules *s, const EgressGroup *g, bool deny, co
                 for (uint32_t k = s->heads[i].first; k < s->heads[i].first + s->heads[i].n_entries; k++) {
                         const EgressEntry *e = &s->entries[k];
 
-                        if ((e->methods & bit) && path_pattern_matches(e->pattern, q->path))
+                        if ((e->methods & bit) && (!git_only || s->rules[e->rule].git) && path_pattern_matches(e->pattern, q->path))
                                 improve(s, &best, e->rule, e->pattern->n_bytes);
                 }
         return best;
 }
 
-static Fit fit_group(const EgressRules *s, const EgressGroup *g, bool deny, const Request *q) {
+static Fit fit_group(const EgressRules *s, const EgressGroup *g, bool deny, bool git_only, const Request *q) {
         const EgressRule *r;
 
         if (q->method)
-                return fit_request(s, g, deny, q);
+                return fit_request(s, g, deny, git_only, q);
         if (deny && g->unconditional == EGRESS_NO_RULE)
                 return (Fit) { .path = -1 };
         if (deny)
@@ -144,7 +151,16 @@ static const char *git_refusal(const EgressRule *r, const Request *q) {
         return rule ? git_rule_check_service(rule, git_service_of(q->method, q->target, NULL, NULL)) : "git-protocol";
 }
 
-static void ask(const EgressRules *s, const char *subject, uint16_t port, const Request *q, Said *ret) {
+/* The first rule about git of the most specific pattern that has any. */
+static const EgressRule *find_git(const Said *said) {
+        for (size_t i = 0; i < said->n_nodes; i++)
+                if (said->nodes[i]->git != EGRESS_NO_RULE)
+                        return &said->set->rules[said->nodes[i]->git];
+        return NULL;
+}
+
+/* git: of the file, when live rules are asked. */
+static void ask(const EgressRules *s, const char *subject, uint16_t port, const Request *q, const EgressRule *git, Said *ret) {
         ret->set = s;
         ret->n_nodes = egress_rules_covering(s, subject, ret->nodes);
         ret->level = NULL;
@@ -157,8 +173,12 @@ static void ask(const EgressRules *s, const char *subject, uint16_t port, const 
                         ret->level = ret->nodes[i];
         if (ret->level)
                 ret->group = egress_node_group(s, ret->level, false, port);
-        if (ret->group)
-                ret->allow = fit_group(s, ret->group, false, q);
+        ret->git = q->smart ? find_git(ret) ?: git : NULL;
+        ret->closed = false;
+        if (ret->group) {
+                ret->allow = fit_group(s, ret->group, false, ret->git, q);
+                ret->closed = ret->git && !ret->allow.rule && fit_group(s, ret->group, false, false, q).rule;
+        }
 
         ret->refusal = ret->allow.rule ? git_refusal(ret->allow.rule, q) : NULL;
         if (ret->refusal) {
@@ -186,7 +206,7 @@ static const EgressRule *find_deny(const Said *said, unsigned specificity, int a
                                 continue;
                         if (!q->method && groups[k]->conditional)
                                 *ret_undecided = true;
-                        fit = fit_group(said->set, groups[k], true, q);
+                        fit = fit_group(said->set, groups[k], true, false, q);
                         if (fit.rule && (node->specificity > specificity || fit.path >= allow_path))
                                 improve(said->set, &best, (uint32_t) (fit.rule - said->set->rules), fit.path);
                 }
@@ -217,11 +237,11 @@ static void set_allow(EgressDecision *d, const Said *said, bool undecided, bool 
 /* Why no permission of a group is for this request. Where rules are about git, so is the reason: one with methods and paths would be no answer to it. */
 static const char *group_reason(const Said *said, const Request *q) {
         const EgressGroup *g = said->group;
-        GitService service = q->method && g->some_git ? git_service_of(q->method, q->target, NULL, NULL) : GIT_NONE;
+        GitService service = q->method && (g->some_git || said->closed) ? git_service_of(q->method, q->target, NULL, NULL) : GIT_NONE;
 
         if (service != GIT_NONE && service != GIT_DUMB)
                 return "git-repository";
-        if (q->method && g->all_git)
+        if (q->method && (g->all_git || said->closed))
                 return "git-protocol";
         return q->method && !(g->methods & method_bit(said->set, q->method)) ? "method" : "path";
 }
@@ -232,7 +252,7 @@ static bool set_nearest(EgressDecision *d, const Said *said, const Request *q) {
                 return false;
 
         if (said->group)
-                set_rule(d, &said->set->rules[said->group->first], group_reason(said, q));
+                set_rule(d, said->closed ? said->git : &said->set->rules[said->group->first], group_reason(said, q));
         else
                 set_rule(d, &said->set->rules[said->level->first_rule[false]], "port");
         return true;
@@ -243,9 +263,11 @@ static void decide(const EgressPolicy *p, const char *subject, uint16_t port, co
         const EgressRule *live_deny = NULL, *deny;
         Said files, live = {};
 
+        ask(p->files, subject, port, q, NULL, &files);
+
         /* what stands against a live permission that does not match is not lessened by it */
         if (p->live) {
-                ask(p->live, subject, port, q, &live);
+                ask(p->live, subject, port, q, files.git, &live);
                 live_deny = find_deny(&live, live.allow.rule ? live.level->specificity : 0, live.allow.path, port, q, &live_undecided);
         }
         if (live_deny) {
@@ -253,7 +275,6 @@ static void decide(const EgressPolicy *p, const char *subject, uint16_t port, co
                 return;
         }
 
-        ask(p->files, subject, port, q, &files);
         deny = find_deny(&files, files.level ? files.level->specificity : 0, files.allow.path, port, q, &undecided);
         if (files.allow.rule && !deny) {
                 set_allow(ret, &files, undecided || live_undecided, q->method);
@@ -290,6 +311,7 @@ void egress_policy_decide(const EgressPolicy *p, const char *name, uint16_t port
         if (method) {
                 path_text_parse(q.target, &text);
                 q.path = &text;
+                q.smart = git_is_smart(method, q.target, text.ambiguous ? NULL : text.bytes, text.n);
         }
         decide(p, name, port, &q, ret);
 
@@ -303,7 +325,8 @@ void egress_policy_decide(const EgressPolicy *p, const char *name, uint16_t port
         }
 }
 
-static bool set_weighs_requests(const EgressRules *s, const char *subject, uint16_t port) {
+/* paths: by path alone. */
+static bool set_weighs(const EgressRules *s, const char *subject, uint16_t port, bool paths) {
         const EgressNode *nodes[EGRESS_COVERING_MAX];
         size_t n = s ? egress_rules_covering(s, subject, nodes) : 0;
 
@@ -314,15 +337,21 @@ static bool set_weighs_requests(const EgressRules *s, const char *subject, uint1
                         egress_node_group(s, nodes[i], true, 0),
                 };
 
+                if (nodes[i]->git != EGRESS_NO_RULE) /* git's requests are its own, on whichever port */
+                        return true;
                 for (size_t k = 0; k < ELEMENTSOF(groups); k++)
-                        if (groups[k] && groups[k]->conditional)
+                        if (groups[k] && (paths ? groups[k]->n_heads > 0 : groups[k]->conditional))
                                 return true;
         }
         return false;
 }
 
 bool egress_policy_weighs_requests(const EgressPolicy *p, const char *name, uint16_t port) {
-        return set_weighs_requests(p->files, name, port) || set_weighs_requests(p->live, name, port);
+        return set_weighs(p->files, name, port, false) || set_weighs(p->live, name, port, false);
+}
+
+bool egress_policy_weighs_paths(const EgressPolicy *p, const char *name, uint16_t port) {
+        return set_weighs(p->files, name, port, true) || set_weighs(p->live, name, port, true);
 }
 
 json_t *egress_decision_to_json(const EgressDecision *d) {

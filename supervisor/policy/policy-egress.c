@@ -23,8 +23,8 @@
  * "tls": "inspect". A denial without ports covers all of them.
  *
  * A rule by network admits literal addresses, which are denied otherwise, since a connection to one belongs to no name. It
- * needs two people's consent: the network must lie within one that host.json lists, and the rule must be there. It
- * says nothing about names that resolve into that network. TLS to an address is never inspected, as the run's CA signs for
+ * needs two people's consent: the network must lie within one that host.json lists, and the rule must be there. What is a run's own, or what the
+ * agreement check asks for, it must not have (policy-network.c). It says nothing about names that resolve into that network. TLS to an address is never inspected, as the run's CA signs for
  * names only.
  *
  * Two permissions for the same pattern and port must agree on what the port carries and on inspection:
@@ -101,56 +101,26 @@ static void read_name(const Node *rule, Reading *reading, const char *written, E
         r->pattern = keep(rule, reading, wildcard ? name : name + 2);
 }
 
-/* The network and its prefix length; false if it is none. */
-static bool parse_network(const char *text, int *ret_family, uint8_t ret[static 16], unsigned *ret_length) {
-        char copy[INET6_ADDRSTRLEN + 4], *slash;
-
-        /* the host's own check of its networks is the stricter one */
-        if (check_network(text) || strlen(text) >= sizeof(copy))
-                return false;
-        strcpy(copy, text);
-        slash = strchr(copy, '/');
-        *slash = '\0';
-        *ret_family = strchr(copy, ':') ? AF_INET6 : AF_INET;
-        *ret_length = (unsigned) atoi(slash + 1);
-        return inet_pton(*ret_family, copy, ret) == 1;
-}
-
-static bool network_within(const char *inner, const char *outer) {
-        uint8_t a[16], b[16];
-        unsigned n, m;
-        int f, g;
-
-        if (!parse_network(inner, &f, a, &n) || !parse_network(outer, &g, b, &m) || f != g || n < m)
-                return false;
-        for (unsigned i = 0; i < m; i++)
-                if ((a[i / 8] ^ b[i / 8]) & (0x80 >> (i % 8)))
-                        return false;
-        return true;
-}
-
 static void read_network(const Node *rule, Reading *reading, const char *written, EgressRule *r) {
         const char *wrong = check_network(written);
         char text[INET6_ADDRSTRLEN + 16];
-        uint8_t address[16];
+        EgressNetwork network, wide;
         bool listed = false;
-        unsigned length;
-        int family;
 
-        if (!wrong && !parse_network(written, &family, address, &length))
+        if (!wrong && !egress_network_parse(written, &network))
                 wrong = "must be a network such as \"203.0.113.0/24\"";
         for (size_t i = 0; !wrong && i < json_array_size(reading->networks); i++)
-                listed |= network_within(written, json_string_value(json_array_get(reading->networks, i)));
+                listed |= egress_network_parse(json_string_value(json_array_get(reading->networks, i)), &wide) && egress_network_within(&network, &wide);
         if (!wrong && !listed && reading->source == EGRESS_FROM_FILE)
                 wrong = "must lie within a network that host.json lists under \"networks\": a literal address belongs to no name";
-        if (!wrong && !inet_ntop(family, address, text, INET6_ADDRSTRLEN))
+        if (!wrong && !inet_ntop(network.family, network.bytes, text, INET6_ADDRSTRLEN))
                 wrong = "must be a network";
         if (wrong) {
                 node_fail_at(rule, "network", "%s", wrong);
                 return;
         }
 
-        (void) snprintf(text + strlen(text), 16, "/%u", length);
+        (void) snprintf(text + strlen(text), 16, "/%u", network.length);
         r->subject = EGRESS_NETWORK;
         r->pattern = keep(rule, reading, text);
 }
@@ -512,6 +482,24 @@ static void check_never(const Node *top, const EgressPolicy *p) {
                 }
 }
 
+static void check_never_networks(const Node *top, const EgressRules *s) {
+        Node allow;
+
+        if (!s->has_networks || s->n_allow == 0 || !read_list(top, "allow", &allow))
+                return;
+
+        for (size_t i = 0; i < s->n_allow; i++) {
+                const EgressNeverNetwork *never = egress_never_network(s, &s->rules[i]);
+                Node e = node_element(&allow, i);
+
+                if (never && never->inside)
+                        node_fail_at(&e, "network", "lies within %s, %s", never->network, never->reason);
+                else if (never)
+                        node_fail_at(&e, "network", "has addresses of %s, %s; {\"network\": …} under \"deny\" takes out what the two have in common", never->network,
+                                     never->reason);
+        }
+}
+
 /* ---- the whole file ---- */
 
 void policy_check_egress(Policy *p, PolicyObject *o) {
@@ -539,6 +527,8 @@ void policy_check_egress(Policy *p, PolicyObject *o) {
                 node_fail(&top, "asks for inspection of more than %d names: the run's CA lists each", EGRESS_INSPECTED_MAX);
         else if (r < 0)
                 p->out_of_memory = true;
-        else
+        else {
                 check_never(&top, o->egress);
+                check_never_networks(&top, o->egress->files);
+        }
 }

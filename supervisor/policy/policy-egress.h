@@ -94,6 +94,7 @@ typedef struct EgressNode {
         unsigned specificity;    /* UINT_MAX for an exact name; labels of a wildcard's suffix; a network's prefix length */
         unsigned max_names;
         uint32_t first_rule[2];  /* of its permissions and of its denials; EGRESS_NO_RULE: it has none */
+        uint32_t git;            /* the first rule about git, on whichever port, or EGRESS_NO_RULE */
         uint32_t groups[2], n_groups[2]; /* by port; where they begin among the set's groups */
 } EgressNode;
 
@@ -188,6 +189,28 @@ bool egress_rules_overlap(const EgressRule *a, const EgressRule *b);
 
 const char *egress_protocol_to_string(EgressProtocol protocol);
 
+/* ---- networks (policy-network.c) ---- */
+
+typedef struct EgressNetwork {
+        int family;
+        uint8_t bytes[16];
+        unsigned length; /* of the prefix */
+} EgressNetwork;
+
+/* False if it is none. */
+bool egress_network_parse(const char *text, EgressNetwork *ret);
+bool egress_network_within(const EgressNetwork *inner, const EgressNetwork *outer);
+
+/* Addresses that no rule about a network may allow. */
+typedef struct EgressNeverNetwork {
+        const char *network;
+        const char *reason; /* "which …" */
+        bool inside;        /* only a rule that is about nothing else is refused */
+} EgressNeverNetwork;
+
+/* The first that this permission of the set allows; NULL: none. */
+const EgressNeverNetwork *egress_never_network(const EgressRules *s, const EgressRule *r);
+
 /* ---- reading (policy-egress.c) ---- */
 
 typedef enum EgressSource {
@@ -205,6 +228,7 @@ struct EgressPolicy {
         EgressRules *live;      /* ref; what operators added to it; NULL: nothing */
         const char **inspected; /* owned array; borrowed from the sets */
         size_t n_inspected;
+        unsigned n_labels;      /* the highest number that a live rule of the run has had */
         char digest[HEX_SHA256_SIZE];
 };
 

@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <string.h>
+#include <strings.h>
 
 #include "policy/policy.h"
 #include "util/cleanup.h"
@@ -51,6 +52,83 @@ GitService git_service_of(const char *method, const char *target, const char **r
                 *ret_size = n - slash;
         }
         return s;
+}
+
+/* ---- what might be one ---- */
+
+enum { TARGET_MAX = 8192, DECODINGS_MAX = 4 };
+
+static int nibble(char c) {
+        return c >= '0' && c <= '9' ? c - '0' : (c | 0x20) >= 'a' && (c | 0x20) <= 'f' ? (c | 0x20) - 'a' + 10 : -1;
+}
+
+/* In place; whether there was any escape. */
+static bool unescape(char *text) {
+        bool any = false;
+        char *to = text;
+
+        for (const char *p = text; *p; to++)
+                if (*p == '%' && nibble(p[1]) >= 0 && nibble(p[2]) >= 0) {
+                        *to = (char) (nibble(p[1]) * 16 + nibble(p[2]) ?: ' '); /* a zero would end the text */
+                        p += 3;
+                        any = true;
+                } else
+                        *to = *p++;
+        *to = '\0';
+        return any;
+}
+
+/* A path with more than one reading: it is enough that one of git's words is in any of them. */
+static bool has_word_of_git(const char *path, size_t size) {
+        static const char *const words[] = { "git-upload-", "git-receive-pack", "refs", "batch" };
+        char text[TARGET_MAX + 1];
+        unsigned n = 0;
+
+        if (size > TARGET_MAX)
+                return true;
+        memcpy(text, path, size);
+        text[size] = '\0';
+        while (unescape(text))
+                if (++n == DECODINGS_MAX)
+                        return true;
+        for (const char *p = text; *p; p++)
+                if ((unsigned char) *p < ' ' || (unsigned char) *p >= 0x7f)
+                        return true;
+        for (size_t i = 0; i < ELEMENTSOF(words); i++)
+                if (strcasestr(text, words[i]))
+                        return true;
+        return false;
+}
+
+/* Does it end in that, whatever an origin drops (parameters, a slash at the end) or folds (case)? */
+static bool ends_somehow(const char *text, size_t size, const char *end) {
+        size_t n = strlen(end);
+
+        return size >= n && strncasecmp(text + size - n, end, n) == 0;
+}
+
+bool git_is_smart(const char *method, const char *target, const uint8_t *path, size_t size) {
+        static const char *const services[] = { "/git-upload-pack", "/git-receive-pack", "/git-upload-archive", "/info/lfs/objects/batch" };
+        bool reads = strcmp(method, "GET") == 0 || strcmp(method, "HEAD") == 0, parameter = false;
+        size_t end = strcspn(target, "?"), n = 0;
+        char text[TARGET_MAX];
+
+        if (!path || size > sizeof(text))
+                return has_word_of_git(target, end);
+        for (size_t i = 0; i < size; i++) {
+                parameter = path[i] == ';' || (parameter && path[i] != '/');
+                if (!parameter)
+                        text[n++] = (char) path[i];
+        }
+        while (n > 0 && text[n - 1] == '/')
+                n--;
+
+        if (ends_somehow(text, n, "/info/refs"))
+                return !reads || target[end] == '?'; /* without a service it is the dumb protocol's */
+        for (size_t i = 0; i < ELEMENTSOF(services); i++)
+                if (ends_somehow(text, n, services[i]))
+                        return !reads;
+        return false;
 }
 
 const char *git_rule_check_service(const json_t *rule, GitService service) {

@@ -31,6 +31,10 @@ typedef enum GitService {
 /* *ret_repository (may be NULL) points into target; it is *ret_size long, without the slash before it and ".git" behind it. */
 GitService git_service_of(const char *method, const char *target, const char **ret_repository, size_t *ret_size);
 
+/* Might an origin take it for a request of the smart protocol, however it is written? `path` is the target's, decoded and without query; NULL: it can be
+ * read in two ways. That whose service is anything but GIT_NONE and GIT_DUMB is one. */
+bool git_is_smart(const char *method, const char *target, const uint8_t *path, size_t size);
+
 /* May this rule be for that request at all? NULL, or the reason of a denial (static): "git-protocol", "git-fetch", "git-push", "git-lfs". */
 const char *git_rule_check_service(const json_t *rule, GitService service);
 

@@ -9,15 +9,17 @@
  *
  * The frozen form is JSON:
  *
- *   { "frozen": 1, "files": { "allow": [ RULE ], "deny": [ RULE ] }, "live": { "allow", "deny" } }
+ *   { "frozen": 1, "files": { "allow": [ RULE ], "deny": [ RULE ] }, "live": { "allow", "deny" }, "labels": 3 }
  *
- * in which RULE is a rule of the policy file's language and, besides, "origin": { "label", "file", "line", "who" }. The reader
- * is that of the file. Networks are not compared with host.json again: that was done when the policy was read, and each
+ * in which RULE is a rule of the policy file's language and, besides, "origin": { "label", "file", "line", "who" }. "labels", which is left out where no live rule says less, is the
+ * highest number that a live rule of the run has had as its label: the log goes by labels, so that none is given twice, whatever was taken back meanwhile. It says nothing about what is allowed
+ * and is not in the digest. The reader is that of the file. Networks are not compared with host.json again: that was done when the policy was read, and each
  * address is compared when it is connected to.
  */
 
 #include <assert.h>
 #include <errno.h>
+#include <limits.h>
 #include <openssl/sha.h>
 #include <string.h>
 
@@ -124,6 +126,21 @@ static int list_inspected(EgressPolicy *p) {
         return r;
 }
 
+static unsigned highest_label(const EgressRules *live) {
+        unsigned highest = 0, v;
+
+        for (size_t i = 0; live && i < live->n_rules; i++)
+                if (sscanf(live->rules[i].label, "live/%u", &v) == 1 && v > highest)
+                        highest = v;
+        return highest;
+}
+
+/* What was given before this policy, too. */
+static void keep_labels(EgressPolicy *p, unsigned given) {
+        if (given > p->n_labels)
+                p->n_labels = given;
+}
+
 static int digest_policy(EgressPolicy *p) {
         uint8_t digest[SHA256_DIGEST_LENGTH];
         char both[2 * HEX_SHA256_SIZE];
@@ -154,6 +171,7 @@ int egress_policy_new(EgressPolicy **ret, EgressRules *files, EgressRules *live)
         }
         p->files = files;
         p->live = live;
+        p->n_labels = highest_label(live);
 
         r = list_inspected(p) ?: digest_policy(p);
         if (r < 0)
@@ -241,14 +259,24 @@ char *egress_policy_freeze(const EgressPolicy *p, size_t *ret_size) {
         char *text;
 
         j = json_pack("{s:i, s:o, s:o}", "frozen", 1, "files", set_to_json(p->files), "live", set_to_json(p->live));
+        if (j && p->n_labels > highest_label(p->live) && json_object_set_new(j, "labels", json_integer(p->n_labels)) < 0)
+                return NULL;
         text = j ? json_canonical(j) : NULL;
         if (text)
                 *ret_size = strlen(text);
         return text;
 }
 
+static bool is_frozen(const json_t *j) {
+        const json_t *labels = json_object_get(j, "labels");
+
+        return json_is_object(j) && json_integer_value(json_object_get(j, "frozen")) == 1 && json_object_size(j) == (labels ? 4 : 3) &&
+               (!labels || (json_is_integer(labels) && json_integer_value(labels) > 0 && json_integer_value(labels) <= INT_MAX));
+}
+
 int egress_policy_thaw(const char *data, size_t size, EgressPolicy **ret, char **ret_reason) {
         _cleanup_(egress_rules_unrefp) EgressRules *files = NULL, *live = NULL;
+        _cleanup_(egress_policy_freep) EgressPolicy *p = NULL;
         _cleanup_json_ json_t *j = NULL;
         json_t *live_part;
         int r;
@@ -258,7 +286,7 @@ int egress_policy_thaw(const char *data, size_t size, EgressPolicy **ret, char *
         r = json_parse(data, size, &j, ret_reason);
         if (r < 0)
                 return r;
-        if (!json_is_object(j) || json_integer_value(json_object_get(j, "frozen")) != 1 || json_object_size(j) != 3) {
+        if (!is_frozen(j)) {
                 if (ret_reason)
                         *ret_reason = strdup("is no frozen policy");
                 return -EINVAL;
@@ -273,7 +301,12 @@ int egress_policy_thaw(const char *data, size_t size, EgressPolicy **ret, char *
         if (live && live->n_rules == 0)
                 live = egress_rules_unref(live);
 
-        return egress_policy_new(ret, TAKE_PTR(files), TAKE_PTR(live));
+        r = egress_policy_new(&p, TAKE_PTR(files), TAKE_PTR(live));
+        if (r < 0)
+                return r;
+        keep_labels(p, (unsigned) json_integer_value(json_object_get(j, "labels")));
+        *ret = TAKE_PTR(p);
+        return 0;
 }
 
 /* ---- live rules ---- */
@@ -317,16 +350,6 @@ static json_t *parse_rule(const char *text, bool allow, char **ret_reason) {
                 return json_unref(rule);
         }
         return rule;
-}
-
-/* The number for the next live rule. */
-static unsigned next_number(const EgressRules *live) {
-        unsigned highest = 0, v;
-
-        for (size_t i = 0; live && i < live->n_rules; i++)
-                if (sscanf(live->rules[i].label, "live/%u", &v) == 1 && v > highest)
-                        highest = v;
-        return highest + 1;
 }
 
 static bool list_has(const json_t *list, const json_t *value) {
@@ -400,7 +423,8 @@ static int take_back(const EgressRules *old, bool allow, const char *label, Egre
         return kept ? read_set(kept, ret, ret_reason) : -ENOMEM;
 }
 
-static int make_live(const EgressRules *old, bool allow, const char *text, const char *who, EgressRules **ret, char **ret_reason) {
+static int make_live(const EgressPolicy *p, bool allow, const char *text, const char *who, EgressRules **ret, char **ret_reason) {
+        const EgressRules *old = p ? p->live : NULL;
         _cleanup_(egress_rules_unrefp) EgressRules *alone = NULL;
         _cleanup_json_ json_t *rule = NULL, *object = NULL, *kept = NULL;
         _cleanup_free_ char *label = NULL;
@@ -412,7 +436,7 @@ static int make_live(const EgressRules *old, bool allow, const char *text, const
         if (!rule)
                 return *ret_reason ? -EINVAL : -ENOMEM;
 
-        label = text_format("live/%u", next_number(old));
+        label = text_format("live/%u", (p ? p->n_labels : 0) + 1);
         if (!label || json_object_set_new(rule, "origin", json_pack("{s:s, s:s, s:i, s:s}", "label", label, "file", "", "line", 0, "who", who)) < 0)
                 return -ENOMEM;
         object = json_pack("{s:[O]}", key, rule);
@@ -461,6 +485,7 @@ static int join(const EgressPolicy *before, EgressRules *files, EgressRules *liv
                 *ret_reason = text_format("more than %d names would be inspected", EGRESS_INSPECTED_MAX);
         if (r < 0)
                 return r;
+        keep_labels(p, before ? before->n_labels : 0);
         if (egress_policy_inspects_more(p, before, &pattern)) {
                 *ret_reason = text_format("%s would have to be inspected, and the guest trusts no certificate for it: from the next run on", pattern);
                 return -ENOTSUP;
@@ -482,7 +507,7 @@ int egress_policy_amend(const EgressPolicy *p, bool allow, const char *rule, con
 
         *ret_reason = NULL;
         r = egress_is_live_label(rule) ? take_back(p ? p->live : NULL, allow, rule, &live, ret_reason)
-                                       : make_live(p ? p->live : NULL, allow, rule, who, &live, ret_reason);
+                                       : make_live(p, allow, rule, who, &live, ret_reason);
         if (r < 0)
                 return r;
         if (live && live->n_rules == 0)

@@ -206,6 +206,7 @@ static uint32_t add_node(EgressRules *s, const EgressRule *r) {
                 .pattern = r->pattern,
                 .key = key,
                 .first_rule = { EGRESS_NO_RULE, EGRESS_NO_RULE },
+                .git = EGRESS_NO_RULE,
         };
         switch (r->subject) {
         case EGRESS_EXACT:
@@ -504,6 +505,8 @@ int egress_rules_build(EgressRules *s) {
                         node->first_rule[r->deny] = (uint32_t) i;
                 if (!r->deny)
                         node->max_names = r->max_names;
+                if (r->git && node->git == EGRESS_NO_RULE)
+                        node->git = (uint32_t) i;
         }
 
         return build_groups(s, node_of) ?: egress_rules_digest(s);

@@ -84,6 +84,9 @@ void egress_policy_decide(const EgressPolicy *p, const char *name, uint16_t port
 /* Has some rule that covers this name a method or a path? If not, what was decided for a connection holds for every request on it. */
 bool egress_policy_weighs_requests(const EgressPolicy *p, const char *name, uint16_t port);
 
+/* Has some rule that covers this name a path on that port? */
+bool egress_policy_weighs_paths(const EgressPolicy *p, const char *name, uint16_t port);
+
 /* {"verdict", "reason", "rule", "file", "line"} and, if there are such, "protocol", "who"; NULL when out of memory. */
 json_t *egress_decision_to_json(const EgressDecision *d);
 
@@ -113,6 +116,11 @@ const EgressNever *egress_never_find(const char *pattern);
 const EgressNever *egress_policy_allows_never(const EgressPolicy *p);
 /* "is …": why it is none that may be allowed. */
 const char *egress_never_reason(const EgressNever *n);
+
+/* The addresses that it asks for; rules about networks must not have them (policy-network.c). The last is for documentation (RFC 5737). */
+#define EGRESS_ASKED_METADATA "169.254.169.254"
+#define EGRESS_ASKED_LOOPBACK "127.0.0.1"
+#define EGRESS_ASKED_HOST "192.0.2.1"
 
 /* ---- a run's own policy: frozen, and changed live ---- */
 

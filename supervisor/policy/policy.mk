@@ -10,6 +10,7 @@ LIB_SRCS += supervisor/policy/policy-load.c \
             supervisor/policy/policy-git-rule.c \
             supervisor/policy/policy-live.c \
             supervisor/policy/policy-name.c \
+            supervisor/policy/policy-network.c \
             supervisor/policy/policy-never.c \
             supervisor/policy/policy-overruled.c \
             supervisor/policy/policy-path.c \
@@ -24,6 +25,6 @@ LIB_SRCS += supervisor/policy/policy-load.c \
             supervisor/policy/policy-site.c \
             supervisor/policy/policy-space.c \
             supervisor/policy/policy-host.c
-UNIT_TESTS += test-policy-site test-policy-app test-policy-egress test-policy-live test-policy-load test-policy-schema
+UNIT_TESTS += test-policy-site test-policy-app test-policy-egress test-policy-git test-policy-live test-policy-load test-policy-schema
 FUZZERS += fuzz-policy fuzz-policy-path
 BENCHES += bench-policy bench-load bench-relay

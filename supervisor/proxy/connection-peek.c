@@ -24,6 +24,7 @@ static int take_absolute(Connection *c, const char *head, size_t size, const Htt
         c->prefix = (uint8_t *) http_rewrite_head(head, size, request, path, &c->n_prefix);
         connection_replace(&c->method, request->method);
         connection_replace(&c->path, path);
+        c->second_path = request->second_path;
         free(c->host);
         c->host = request->host ? strdup(request->host) : NULL;
         if (!c->prefix || !c->method || !c->path || (request->host && !c->host))

@@ -50,6 +50,7 @@ struct Connection {
         bool speaks_http, speaks_tls; /* begins like a request, or a hello, even if it is none: so that a refusal can be read */
         ClientHello hello;
         char *host, *method, *path;    /* owned; of the request that is asked about */
+        bool second_path;              /* its head names another one */
         char *reason, *rule, *name;    /* owned; egressd's answer */
         uint64_t grant;
 

@@ -7,9 +7,7 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
-#include "egress/egress-api.h"
 #include "proxy/connection-private.h"
-#include "util/json.h"
 
 static int on_linger(sd_event_source *s, int fd, uint32_t revents, void *userdata) {
         Connection *c = userdata;
@@ -63,24 +61,18 @@ void connection_say_no(Connection *c) {
                 connection_reset(c);
 }
 
-static void on_ignored(IpcClient *client, const char *error, json_t *params, bool more, void *userdata) {
-}
-
 /* What is refused here without a question stands in the log as well. */
 static void tell_refused(Connection *c, const char *reason) {
         static const char *const told[] = { "malformed", "too-large", "timeout", "protocol" };
-        json_t *params;
-        bool ours = false;
 
         for (size_t i = 0; i < ELEMENTSOF(told); i++)
-                ours = ours || strcmp(reason, told[i]) == 0;
-        if (!ours)
-                return;
-
-        params = json_pack("{s:s, s:s, s:s*, s:s*, s:i}", "event", "connection", "reason", reason, "address", c->address[0] ? c->address : NULL,
-                           "name", !c->address[0] && c->asked_name[0] ? c->asked_name : NULL, "port", c->port);
-        if (params)
-                (void) ipc_client_call_async(c->proxy->egress, EGRESS_INTERFACE ".Refused", params, NULL, 0, false, LOOK_USEC, on_ignored, NULL);
+                if (strcmp(reason, told[i]) == 0) {
+                        refused_log_add(c->proxy->refused,
+                                        &(RefusedKind) { .event = "connection", .reason = told[i], .address = c->address,
+                                                         .name = c->address[0] ? NULL : c->asked_name, .port = c->port },
+                                        true);
+                        return;
+                }
 }
 
 /* Before anything was seen, a moment is granted to see how to say it. */

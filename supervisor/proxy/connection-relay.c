@@ -77,6 +77,7 @@ static void forget_request(Connection *c) {
         free(c->path);
         free(c->host);
         c->method = c->path = c->host = NULL;
+        c->second_path = false;
 }
 
 /* ---- cleartext HTTP ---- */

@@ -58,6 +58,7 @@ static void report_done(Connection *c) {
         if (c->grant == 0)
                 return;
 
+        held_grants_over(c->proxy->held, c->grant);
         grant_ends_add(c->proxy->ends, (int64_t) c->grant, c->relay ? relay_bytes_in(c->relay) : 0, c->relay ? relay_bytes_out(c->relay) : 0,
                        time_boottime() - c->began_usec);
         c->grant = 0;
@@ -174,6 +175,7 @@ bool connection_called(Connection *c) {
 int connection_remember_request(Connection *c, const HttpRequest *request) {
         connection_replace(&c->method, request->method);
         connection_replace(&c->path, request->target);
+        c->second_path = request->second_path;
         free(c->host);
         c->host = request->host ? strdup(request->host) : NULL;
         return c->method && c->path && (c->host || !request->host) ? 0 : -ENOMEM;
@@ -249,7 +251,6 @@ static ssize_t read_grant(Connection *c, json_t *params, const char *ret[static 
         if (!json_is_array(list) || !json_is_integer(grant) || json_integer_value(grant) <= 0)
                 return -EBADMSG;
 
-        c->grant = (uint64_t) json_integer_value(grant);
         for (size_t i = 0; i < json_array_size(list) && n < DIAL_ADDRESSES_MAX; i++) {
                 ret[n] = json_string_value(json_array_get(list, i));
                 if (!ret[n++])
@@ -260,21 +261,24 @@ static ssize_t read_grant(Connection *c, json_t *params, const char *ret[static 
 
 static void on_decided(IpcClient *client, const char *error, json_t *params, bool more, void *userdata) {
         const char *addresses[DIAL_ADDRESSES_MAX];
+        json_int_t grant = error ? 0 : json_integer_value(json_object_get(params, "grant"));
         Connection *c = userdata;
         Proxy *p = c->proxy;
         ssize_t n;
         Answer a;
+        bool holds = held_grants_answer(p->held, grant > 0 ? (uint64_t) grant : 0);
 
         if (!connection_called(c)) { /* it is over: what was granted to it nobody needs */
-                json_int_t grant = json_integer_value(json_object_get(params, "grant"));
-
-                if (grant > 0)
+                if (grant > 0) {
+                        held_grants_over(p->held, (uint64_t) grant);
                         grant_ends_add(p->ends, grant, 0, 0, 0);
+                }
                 return;
         }
+        c->grant = grant > 0 ? (uint64_t) grant : 0;
 
-        if (!connection_read_answer(c, error, params, &a))
-                connection_refuse(c, "unavailable");
+        if (!holds || !connection_read_answer(c, error, params, &a))
+                connection_refuse(c, "unavailable"); /* as if nothing had been decided: the policy was changed meanwhile, say */
         else if (strcmp(a.verdict, "inspect") == 0)
                 connection_hand(c);
         else if (strcmp(a.verdict, "pass") != 0)
@@ -283,6 +287,11 @@ static void on_decided(IpcClient *client, const char *error, json_t *params, boo
                 connection_refuse(c, "unavailable");
         else
                 connection_dial(c, addresses, (size_t) n);
+}
+
+/* Left out if there is nothing to say. */
+static json_t *true_or_none(bool value) {
+        return value ? json_true() : NULL;
 }
 
 json_t *connection_params(const Connection *c) {
@@ -296,10 +305,10 @@ json_t *connection_params(const Connection *c) {
         if ((c->host && !host) || (c->path && !path))
                 return NULL;
 
-        return json_pack("{s:s*, s:s*, s:i, s:s, s:s*, s:b, s:s*, s:s*, s:s*}",
+        return json_pack("{s:s*, s:s*, s:i, s:s, s:s*, s:b, s:s*, s:s*, s:s*, s:o*}",
                          "address", c->address[0] ? c->address : NULL, "name", c->address[0] ? NULL : c->asked_name, "port", c->port,
                          "protocol", protocols[c->seen], "sni", tls ? c->hello.sni : NULL, "ech", c->seen == EGRESS_TLS && c->hello.has_ech,
-                         "host", host, "method", c->method, "path", path);
+                         "host", host, "method", c->method, "path", path, "second_path", true_or_none(c->second_path));
 }
 
 void connection_ask(Connection *c) {
@@ -310,6 +319,8 @@ void connection_ask(Connection *c) {
         r = connection_call(c, c->proxy->egress, EGRESS_INTERFACE ".Connect", connection_params(c), NULL, 0, ASK_USEC, on_decided);
         if (r < 0)
                 connection_refuse(c, "unavailable");
+        else
+                held_grants_ask(c->proxy->held);
 }
 
 /* ---- look ---- */
@@ -492,7 +503,6 @@ void connections_done(Proxy *p) {
 void connections_cut_grant(Proxy *p, uint64_t grant) {
         for (Connection *c = p->connections; c; c = c->next)
                 if (c->grant == grant) {
-                        c->grant = 0; /* egressd has forgotten it already */
                         connection_reset(c);
                         return;
                 }

@@ -6,9 +6,10 @@
  * resolver it likes. Over TCP a connection has one question at a time; the next one is read after the answer, so that a
  * client that sends many at once gets its answers in order.
  *
- * A broken packet is answered at once; everything else goes to egressd, also what is always refused (other types, names that no
+ * A broken packet is answered at once, or not at all; everything else goes to egressd, also what is always refused (other types, names that no
  * host has), so that the attempt is in the log. So that a flood neither keeps egressd busy nor fills the log, what
- * exceeds a rate, or the number of questions that may wait, is refused here, and egressd is told once a second how many those were.
+ * exceeds a rate, broken packets included, or the number of questions that may wait, is refused here. egressd is told once a second how many those were, and how many were
+ * broken (refused-log.c).
  */
 
 #include <arpa/inet.h>
@@ -26,7 +27,7 @@
 #include "util/log.h"
 #include "util/text.h"
 
-enum { RESOLVE_TIMEOUT_USEC = 5 * 1000 * 1000, TELL_USEC = 1000 * 1000, RCODE_REFUSED = 5 };
+enum { RESOLVE_TIMEOUT_USEC = 5 * 1000 * 1000, RCODE_REFUSED = 5, DNS_PORT = 53 };
 
 typedef struct Stream Stream;
 
@@ -52,18 +53,16 @@ struct Stream {
 struct DnsServer {
         sd_event *event;             /* ref */
         IpcClient *client;           /* borrowed */
+        RefusedLog *refused;         /* borrowed */
         int udp_fd, tcp_fd;          /* owned */
         sd_event_source *udp, *tcp;  /* owned */
         Pending *pending;            /* owned */
         Stream *streams;             /* owned */
         size_t n_pending, n_streams;
         uint64_t tokens, filled_usec;
-        uint64_t n_excess;           /* refused here and not told yet */
-        uint64_t n_telling;          /* told, and not answered yet */
-        sd_event_source *tell;       /* owned; NULL until the first one */
 };
 
-int dns_server_new(DnsServer **ret, sd_event *event, IpcClient *client) {
+int dns_server_new(DnsServer **ret, sd_event *event, IpcClient *client, RefusedLog *refused) {
         DnsServer *s;
 
         s = malloc(sizeof(*s));
@@ -73,6 +72,7 @@ int dns_server_new(DnsServer **ret, sd_event *event, IpcClient *client) {
         *s = (DnsServer) {
                 .event = sd_event_ref(event),
                 .client = client,
+                .refused = refused,
                 .udp_fd = -1,
                 .tcp_fd = -1,
                 .tokens = 2 * DNS_RATE,
@@ -95,59 +95,15 @@ static bool take_token(DnsServer *s) {
         return true;
 }
 
-/* ---- what is too much ---- */
+/* ---- what is refused here ---- */
 
-static int server_on_tell(sd_event_source *source, uint64_t usec, void *userdata);
-
-static void tell_later(DnsServer *s) {
-        int r;
-
-        if (!s->tell)
-                r = sd_event_add_time_relative(s->event, &s->tell, CLOCK_MONOTONIC, TELL_USEC, 10000, server_on_tell, s);
-        else {
-                r = sd_event_source_set_time_relative(s->tell, TELL_USEC);
-                if (r >= 0)
-                        r = sd_event_source_set_enabled(s->tell, SD_EVENT_ONESHOT);
-        }
-        if (r < 0)
-                log_warning_errno(r, "no timer for refused questions");
+static void note_refused(DnsServer *s, const char *reason) {
+        refused_log_add(s->refused, &(RefusedKind) { .event = "dns", .reason = reason, .port = DNS_PORT }, false);
 }
 
-/* What egressd did not take is told again, with what came meanwhile. */
-static void on_told(IpcClient *c, const char *error, json_t *params, bool more, void *userdata) {
-        DnsServer *s = userdata;
-
-        if (error) {
-                if (s->n_excess == 0)
-                        tell_later(s);
-                s->n_excess += s->n_telling;
-        }
-        s->n_telling = 0;
-}
-
-static int server_on_tell(sd_event_source *source, uint64_t usec, void *userdata) {
-        DnsServer *s = userdata;
-        uint64_t n = s->n_excess < EGRESS_REFUSED_MAX ? s->n_excess : EGRESS_REFUSED_MAX;
-        int r = -EBUSY;
-
-        if (s->n_telling == 0)
-                r = ipc_client_call_async(s->client, EGRESS_INTERFACE ".Refused",
-                                          json_pack("{s:s, s:s, s:I}", "event", "dns", "reason", "rate", "count", (json_int_t) n),
-                                          NULL, 0, false, RESOLVE_TIMEOUT_USEC, on_told, s);
-        if (r < 0) {
-                tell_later(s);
-                return 0;
-        }
-        s->n_telling = n;
-        s->n_excess -= n;
-        if (s->n_excess > 0)
-                tell_later(s);
-        return 0;
-}
-
-static void note_excess(DnsServer *s) {
-        if (s->n_excess++ == 0)
-                tell_later(s); /* else the timer runs */
+/* What is no question at all. Beyond the rate it is one of too many. */
+static void note_dropped(DnsServer *s, const char *reason) {
+        note_refused(s, take_token(s) ? reason : "rate");
 }
 
 /* ---- streams ---- */
@@ -294,19 +250,20 @@ static void server_ask(DnsServer *s, const Pending *p) {
         char type[16];
         int r = 0;
 
-        if (q->kind == DNS_REPLY && q->rcode != RCODE_REFUSED) {
-                send_answer(p, DNS_REFUSED, 0, 0, NULL);
+        if (!take_token(s)) {
+                note_refused(s, "rate");
+                send_answer(p, DNS_REFUSED, 0, 0, "rate");
                 return;
         }
-        if (!take_token(s)) {
-                note_excess(s);
-                send_answer(p, DNS_REFUSED, 0, 0, "rate");
+        if (q->kind == DNS_REPLY && q->rcode != RCODE_REFUSED) {
+                note_refused(s, "malformed");
+                send_answer(p, DNS_REFUSED, 0, 0, NULL);
                 return;
         }
         if (s->n_pending < DNS_PENDING_MAX)
                 copy = malloc(sizeof(*copy));
         if (!copy) {
-                note_excess(s);
+                note_refused(s, "rate");
                 send_answer(p, DNS_FAILED, 0, 0, "rate");
                 return;
         }
@@ -330,6 +287,7 @@ static void server_ask(DnsServer *s, const Pending *p) {
 
 /* ---- UDP ---- */
 
+/* *ret_size is more than max if it did not fit. */
 static bool receive(int fd, uint8_t *data, size_t max, size_t *ret_size, Pending *p) {
         union {
                 struct cmsghdr header;
@@ -346,7 +304,7 @@ static bool receive(int fd, uint8_t *data, size_t max, size_t *ret_size, Pending
         if (n < 0)
                 return false;
 
-        *ret_size = message.msg_flags & MSG_TRUNC ? 0 : (size_t) n;
+        *ret_size = message.msg_flags & MSG_TRUNC ? max + 1 : (size_t) n;
         if (p->client.sin_family != AF_INET)
                 *ret_size = 0;
         for (struct cmsghdr *c = CMSG_FIRSTHDR(&message); c; c = CMSG_NXTHDR(&message, c))
@@ -373,6 +331,8 @@ static int server_on_udp(sd_event_source *source, int fd, uint32_t revents, void
                 dns_question_parse(data, size, &p.question);
                 if (p.question.kind != DNS_DROP)
                         server_ask(s, &p);
+                else
+                        note_dropped(s, size > sizeof(data) ? "too-large" : "malformed");
         }
         return 0;
 }
@@ -417,6 +377,7 @@ static int stream_on_io(sd_event_source *source, int fd, uint32_t revents, void 
 
         t->n_in += (size_t) n;
         if (t->n_in >= 2 && 2 + ((size_t) t->in[0] << 8 | t->in[1]) > sizeof(t->in)) {
+                note_dropped(t->server, "too-large");
                 (void) stream_free(t); /* longer than any question */
                 return 0;
         }
@@ -427,6 +388,7 @@ static int stream_on_io(sd_event_source *source, int fd, uint32_t revents, void 
         p.stream = t;
         dns_question_parse(t->in + 2, t->n_in - 2, &p.question);
         if (p.question.kind == DNS_DROP) {
+                note_dropped(t->server, "malformed");
                 (void) stream_free(t);
                 return 0;
         }
@@ -499,7 +461,6 @@ DnsServer *dns_server_free(DnsServer *s) {
         if (!s)
                 return NULL;
 
-        sd_event_source_disable_unref(s->tell);
         s->udp = sd_event_source_disable_unref(s->udp);
         s->tcp = sd_event_source_disable_unref(s->tcp);
         while (s->streams)

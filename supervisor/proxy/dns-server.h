@@ -6,6 +6,7 @@
 #include <systemd/sd-event.h>
 
 #include "ipc/ipc.h"
+#include "proxy/refused-log.h"
 #include "util/cleanup.h"
 
 typedef struct DnsServer DnsServer;
@@ -17,8 +18,8 @@ enum {
         DNS_RATE = 500,           /* questions a second; twice as many in a burst. The others are refused and counted */
 };
 
-/* `client` speaks to egressd; borrowed. */
-int dns_server_new(DnsServer **ret, sd_event *event, IpcClient *client);
+/* `client` speaks to egressd, `refused` is told what is refused here; borrowed. */
+int dns_server_new(DnsServer **ret, sd_event *event, IpcClient *client, RefusedLog *refused);
 DnsServer *dns_server_free(DnsServer *s);
 DEFINE_CLEANUP(DnsServer *, dns_server_free)
 

@@ -16,7 +16,7 @@
 #include <string.h>
 #include <strings.h>
 
-#include "egress/agreement.h"
+#include "egress/agreement-api.h"
 #include "proxy/http-head.h"
 
 struct HttpFollower {
@@ -27,7 +27,7 @@ struct HttpFollower {
         size_t n_target, n_field, n_host, n_head;
         unsigned n_hosts, n_codings;
         size_t n_chunked;    /* how much of "chunked" the one Transfer-Encoding has */
-        bool field_is_long, in_value;
+        bool field_is_long, in_value, second_path;
         bool in_head, broken;
         bool at_line_start;  /* of a head: the byte before was a line feed */
         char line_end[sizeof("HTTP/1.1\r") - 1]; /* what came last of the request line */
@@ -49,7 +49,7 @@ static int on_begin(llhttp_t *parser) {
         f->n_target = f->n_field = f->n_host = 0;
         f->n_hosts = f->n_codings = 0;
         f->n_chunked = 0;
-        f->field_is_long = f->in_value = false;
+        f->field_is_long = f->in_value = f->second_path = false;
         f->request = (HttpRequest) {};
         return 0;
 }
@@ -101,6 +101,11 @@ static int on_value(llhttp_t *parser, const char *at, size_t size) {
                 f->in_value = true;
                 if (!f->field_is_long && agreement_field_overrides(f->field))
                         return -1;
+                if (!f->field_is_long && agreement_field_names_path(f->field)) {
+                        if (f->request.method) /* a trailer's: that request was decided */
+                                return -1;
+                        f->second_path = true;
+                }
                 if ((host && f->n_hosts++ > 0) || (coding && f->n_codings++ > 0))
                         return -1;
         }
@@ -138,6 +143,7 @@ static int on_head(llhttp_t *parser) {
                 .method = llhttp_method_name((llhttp_method_t) parser->method),
                 .target = f->target,
                 .host = f->n_hosts > 0 ? f->host : NULL,
+                .second_path = f->second_path,
                 .upgrade = parser->upgrade || parser->method == HTTP_CONNECT,
                 .minor = parser->http_minor,
         };

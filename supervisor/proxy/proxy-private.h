@@ -7,9 +7,11 @@
 
 #include "audit/notes.h"
 #include "egress/grant-ends-api.h"
+#include "egress/held-grants-api.h"
 #include "ipc/ipc.h"
 #include "proxy/dns-server.h"
 #include "proxy/proxy.h"
+#include "proxy/refused-log.h"
 #include "util/text.h"
 
 enum {
@@ -41,6 +43,8 @@ struct Proxy {
         sd_event *event;          /* ref */
         char run[ID_LENGTH + 1];
         IpcClient *egress;        /* owned: questions about connections, several at once */
+        RefusedLog *refused;      /* owned: what egressd is told of refusals that it was not asked about */
+        HeldGrants *held;         /* owned: what connections are made with */
         GrantEnds *ends;          /* owned: what egressd is told of connections that are over */
         IpcClient *names;         /* owned: questions about names */
         IpcClient *watch;         /* owned */

@@ -35,6 +35,7 @@
 
 enum {
         TICK_USEC = 1000 * 1000,
+        WATCH_AGAIN_USEC = 200 * 1000, /* meanwhile nobody is told that a connection is to be cut */
         CALLS_PARALLEL = 32,
         NAMES_PARALLEL = 8,
         INJECT_PARALLEL = 8,
@@ -155,17 +156,20 @@ static void start_watch(Proxy *p);
 
 static void on_beat(IpcClient *client, const char *error, json_t *params, bool more, void *userdata) {
         Proxy *p = userdata;
-        json_t *revoked;
 
         if (error || !more) {
                 p->watching = false; /* the tick begins anew */
+                (void) sd_event_source_set_time_relative(p->tick, WATCH_AGAIN_USEC);
                 return;
         }
 
-        p->beat_usec = time_boottime();
-        revoked = json_object_get(params, "revoked");
-        for (size_t i = 0; i < json_array_size(revoked); i++)
-                connections_cut_grant(p, (uint64_t) json_integer_value(json_array_get(revoked, i)));
+        if (json_is_integer(json_object_get(params, "heartbeat")))
+                p->beat_usec = time_boottime();
+        held_grants_read(p->held, params);
+}
+
+static void on_revoked(uint64_t grant, void *userdata) {
+        connections_cut_grant(userdata, grant);
 }
 
 static void start_watch(Proxy *p) {
@@ -203,7 +207,11 @@ static int open_clients(Proxy *p) {
 
         r = ipc_client_new(&p->egress, p->event, EGRESS_SOCKET);
         if (r >= 0)
+                r = held_grants_new(&p->held, on_revoked, p);
+        if (r >= 0)
                 r = grant_ends_new(&p->ends, p->event, EGRESS_SOCKET);
+        if (r >= 0)
+                r = refused_log_new(&p->refused, p->event, EGRESS_SOCKET);
         if (r >= 0)
                 r = ipc_client_new(&p->names, p->event, EGRESS_SOCKET);
         if (r >= 0)
@@ -240,7 +248,7 @@ int proxy_new(Proxy **ret, sd_event *event, const char *run) {
         r = open_clients(p);
         if (r < 0)
                 return r;
-        r = dns_server_new(&p->dns, event, p->names);
+        r = dns_server_new(&p->dns, event, p->names, p->refused);
         if (r < 0)
                 return r;
         r = take_sockets(p);
@@ -260,6 +268,8 @@ static void listener_done(Listener *l) {
 }
 
 Proxy *proxy_free(Proxy *p) {
+        uint64_t until_usec;
+
         if (!p)
                 return NULL;
 
@@ -267,18 +277,23 @@ Proxy *proxy_free(Proxy *p) {
         listener_done(&p->transparent);
         listener_done(&p->explicit_proxy);
         connections_cut_all(p, "the proxy ends");
+        until_usec = time_monotonic() + LAST_WORDS_USEC;
+        grant_ends_tell_last(p->ends, until_usec - LAST_WORDS_USEC * 2ULL / 3);
+        refused_log_tell_last(p->refused, until_usec - LAST_WORDS_USEC / 3);
+        notes_tell_last(p->notes, until_usec);
         ipc_client_free(p->egress);
+        held_grants_free(p->held);
         grant_ends_free(p->ends);
         ipc_client_free(p->names);
         ipc_client_free(p->watch);
         ipc_client_free(p->inject);
         ipc_client_free(p->secretd);
-        notes_tell_last(p->notes);
         audit_client_free(p->audit);
         notes_free(p->notes);
         sentinels_done(&p->sentinels);
         connections_done(p);
         dns_server_free(p->dns);
+        refused_log_free(p->refused);
         sd_event_unref(p->event);
         free(p);
         return NULL;

@@ -58,7 +58,6 @@ static void set_guest(Run *r, const json_t *hello) {
 static void boot_on_ready(GuestClient *c, json_t *hello, void *userdata) {
         _cleanup_free_ char *text = NULL;
         Run *r = userdata;
-        int k;
 
         if (r->rebooting)
                 return; /* too late: it was told to quit */
@@ -69,12 +68,8 @@ static void boot_on_ready(GuestClient *c, json_t *hello, void *userdata) {
 
         text = text_format("kernel %s after %llu ms", json_string_value(json_object_get(r->guest, "kernel")) ?: "unknown",
                            (unsigned long long) r->boot_usec / 1000);
-        k = audit_append(r->audit, "run.guest", NULL, NULL, NULL,
-                         json_pack("{s:s, s:s*, s:O*, s:i}", "kind", "booted", "text", text, "guest", r->guest, "boots", (int) r->boots),
-                         NULL, NULL);
-        if (k < 0)
-                log_warning_errno(k, "run %s: cannot record the boot", r->id);
-
+        run_record_told(r, &r->told_record, "run.guest",
+                        json_pack("{s:s, s:s*, s:O*, s:i}", "kind", "booted", "text", text, "guest", r->guest, "boots", (int) r->boots));
         run_event(r, "booted", json_pack("{s:s*, s:O*, s:I, s:i}", "text", text, "guest", r->guest,
                                          "boot_ms", (json_int_t) (r->boot_usec / 1000), "boots", (int) r->boots));
         run_advance(r, STAGE_CA_FILE);

@@ -27,10 +27,11 @@ enum {
         EXIT_NO_COMMIT = 42,     /* of collect_script */
 };
 
-/* $1 repository, $2 bundle, $3 reference in it, $4 commit */
+/* $1 repository, $2 bundle, $3 reference in it, $4 commit, whose length tells the object format: git takes no bundle of another one */
 static const char clone_script[] =
         "set -e\n"
-        "git init -q -b work \"$1\"\n"
+        "[ ${#4} -eq 64 ] && format=sha256 || format=sha1\n"
+        "git init -q -b work --object-format=$format \"$1\"\n"
         "cd \"$1\"\n"
         "git config user.name 'Anchorhold agent'\n"
         "git config user.email agent@anchorhold.invalid\n"
@@ -235,6 +236,8 @@ static void step_on_audited(int k, void *userdata) {
 void run_step_audit(Run *r) {
         const RunStep *s = run_plan_next(&r->plan);
 
+        if (!run_told(r))
+                return;
         run_record(r, &r->step_record, "run.step",
                    json_pack("{s:s, s:s, s:s, s:i}", "step", s->name, "kind", run_step_kind_name(s->kind), "state", "started",
                              "round", (int) r->plan.round), step_on_audited);
@@ -376,9 +379,8 @@ void run_step_done(Run *r) {
         json_t *data = describe_step(r, s);
         unsigned round = r->plan.round;
 
-        (void) audit_append(r->audit, "run.step", NULL, NULL, NULL,
-                            json_pack("{s:s, s:s, s:i, s:i}", "step", s->name, "state", "finished", "round", (int) round,
-                                      "exit", exit_status(&r->step_end)), NULL, NULL);
+        run_record_told(r, &r->told_record, "run.step", json_pack("{s:s, s:s, s:i, s:i}", "step", s->name, "state", "finished", "round", (int) round,
+                                                                  "exit", exit_status(&r->step_end)));
         if (data)
                 (void) json_array_append(r->steps_done, data);
         run_event(r, "step-finished", data);
@@ -401,9 +403,10 @@ static void output_on_drained(RunOutput *o, void *userdata) {
 }
 
 static void output_on_limit(RunOutput *o, void *userdata) {
+        char size[TEXT_SIZE_SIZE];
         Run *r = userdata;
 
-        run_end(r, "failed", "output-limit: more than %llu bytes of output", (unsigned long long) r->spec.output_bytes);
+        run_end(r, "failed", "output-limit: more than %s of output", text_size(r->spec.output_bytes, size));
 }
 
 const RunOutputHandler run_output_handler = {
@@ -414,6 +417,7 @@ const RunOutputHandler run_output_handler = {
 /* ---- the result ---- */
 
 static void collect_on_output(GuestStream *s, ChannelType type, const uint8_t *data, size_t size, void *userdata) {
+        char limit[TEXT_SIZE_SIZE];
         Run *r = userdata;
         int k;
 
@@ -422,7 +426,7 @@ static void collect_on_output(GuestStream *s, ChannelType type, const uint8_t *d
                 return run_tail_push(&r->tail, data, size);
 
         if (size > r->spec.bundle_bytes - r->result_size)
-                return run_end(r, "failed", "the result bundle is larger than %llu bytes", (unsigned long long) r->spec.bundle_bytes);
+                return run_end(r, "failed", "the result bundle is larger than %s", text_size(r->spec.bundle_bytes, limit));
 
         k = io_write_full(r->result, data, size);
         if (k < 0)
@@ -450,10 +454,7 @@ static void collect_on_exit(GuestStream *s, const GuestExit *e, void *userdata) 
 static const GuestStreamHandler collect_handler = { .output = collect_on_output, .exit = collect_on_exit };
 
 void run_collect(Run *r) {
-        r->result = open("/var/tmp", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
-        if (r->result < 0)
-                return run_end(r, "error", "no place for the result bundle: %s", strerror(errno));
-
+        r->result = TAKE_FD(r->place);
         start(r, CHANNEL_EXEC,
               json_pack("{s:[s,s,s,s,s,s,s], s:s}", "argv", "/bin/sh", "-c", collect_script, "collect",
                         RUN_REPOSITORY, r->spec.base, r->spec.result_ref, "cwd", "/workspace"),

@@ -61,6 +61,7 @@ struct Run {
         RunCalls *calls;              /* owned */
         AuditClient *audit;           /* owned */
         RunRecord step_record, verdict_record; /* the run may end while a step waits for its own */
+        RunRecord told_record, error_record;   /* the run goes on meanwhile, but nothing else of it is recorded before: see run_told() */
         unsigned n_records;
         uint64_t audit_patience_usec;
         RunOutput *output;            /* owned */
@@ -106,6 +107,8 @@ struct Run {
         sd_event_source *wrap_up_signal, *wrap_up_timer; /* ref */
 
         /* end */
+        bool confine;
+        int place;                    /* owned; an empty file, for the result bundle */
         int result;                   /* owned; the result bundle */
         uint64_t result_size;
         const char *outcome;          /* NULL: not decided */
@@ -127,6 +130,10 @@ void run_schedule(Run *r);
  * does not answer within the run's patience. */
 void run_record(Run *r, RunRecord *p, const char *event, json_t *data, AuditDone done);
 void run_record_done(RunRecord *p);
+/* The same for what has happened already: the run goes on, but neither does a step begin nor is the verdict recorded before. */
+void run_record_told(Run *r, RunRecord *p, const char *event, json_t *data);
+/* Is all of that on record (or given up)? If not, run_advance() comes to the same stage again once it is. */
+bool run_told(const Run *r);
 
 /* run-boot.c */
 int run_boot_connect(Run *r);

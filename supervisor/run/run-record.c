@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /*
- * What must be on record before the run goes on.
+ * What must be on record before the run goes on, or before its end.
  *
  * auditd may be slow, or be started anew, at any time; that is no reason to end a run, whose way out is shut meanwhile by others. So such a
  * record is asked for again, under the same key, until it is there: a record is then never there twice, and a step never begins without one. Only a
@@ -16,6 +16,7 @@
 
 enum {
         AGAIN_USEC = 500 * 1000,
+        TOLD_USEC = 5 * 1000 * 1000, /* what has happened already holds up a run for no longer: a restart of auditd takes less */
         TIMER_ACCURACY_USEC = 50 * 1000,
 };
 
@@ -63,15 +64,39 @@ static void record_send(RunRecord *p) {
                 record_on_answer(k, p);
 }
 
-void run_record(Run *r, RunRecord *p, const char *event, json_t *data, AuditDone done) {
+static void record_begin(Run *r, RunRecord *p, const char *event, json_t *data, AuditDone done, uint64_t patience_usec) {
         p->run = r;
         p->event = event;
         p->data = data;
         p->done = done;
         p->said = false;
-        p->until = time_boottime() + r->audit_patience_usec;
+        p->until = time_boottime() + patience_usec;
         (void) snprintf(p->key, sizeof(p->key), "%s-%u", r->id, r->n_records++);
         record_send(p);
+}
+
+void run_record(Run *r, RunRecord *p, const char *event, json_t *data, AuditDone done) {
+        record_begin(r, p, event, data, done, r->audit_patience_usec);
+}
+
+static void record_on_told(int k, void *userdata) {
+        Run *r = userdata;
+
+        if (k < 0)
+                log_error_errno(k, "run %s: what has happened in it could not be recorded", r->id);
+        if (run_told(r) && (r->stage == STAGE_STEP_AUDIT || r->stage == STAGE_VERDICT))
+                run_advance(r, r->stage);
+}
+
+void run_record_told(Run *r, RunRecord *p, const char *event, json_t *data) {
+        if (data)
+                record_begin(r, p, event, data, record_on_told, r->audit_patience_usec < TOLD_USEC ? r->audit_patience_usec : TOLD_USEC);
+        else
+                log_error("run %s: out of memory for a record of %s", r->id, event);
+}
+
+bool run_told(const Run *r) {
+        return !r->told_record.data && !r->error_record.data;
 }
 
 void run_record_done(RunRecord *p) {

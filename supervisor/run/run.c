@@ -26,6 +26,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "util/confine.h"
 #include "util/io.h"
 #include "util/json.h"
 #include "util/log.h"
@@ -35,6 +36,8 @@ enum {
         CREDENTIAL_MAX = 256 * 1024,
         POWEROFF_USEC = 3 * 1000 * 1000,
 };
+
+#define MEMORY_FILE_MAX (64ULL * 1024 * 1024) /* what steps get on their stdin, and the like */
 
 /* ---- reporting ---- */
 
@@ -109,6 +112,8 @@ static void run_on_verdict(int k, void *userdata) {
 }
 
 static void run_verdict(Run *r) {
+        if (!run_told(r))
+                return;
         run_record(r, &r->verdict_record, "run.verdict", json_pack("{s:s, s:s}", "outcome", r->outcome, "reason", r->reason), run_on_verdict);
 }
 
@@ -255,7 +260,7 @@ static int run_on_turn(sd_event_source *s, void *userdata) {
                 return 0;
 
         if (r->loss == GUEST_CHANNEL_ERROR)
-                (void) audit_append(r->audit, "channel.error", NULL, NULL, NULL, json_pack("{s:s}", "reason", r->loss_detail), NULL, NULL);
+                run_record_told(r, &r->error_record, "channel.error", json_pack("{s:s}", "reason", r->loss_detail));
 
         if (r->stage <= STAGE_BOOT && r->loss == GUEST_GONE) {
                 run_boot_lost(r);
@@ -274,8 +279,28 @@ static int run_on_run_timer(sd_event_source *s, uint64_t usec, void *userdata) {
         return 0;
 }
 
+/* The one file of a run is made before there is anything of the guest, and then no more. */
+static int run_prepare_files(Run *r, const char **ret_what) {
+        static const char *const writable[] = { "/dev/null", NULL };
+        int k;
+
+        *ret_what = "no place for the result bundle";
+        r->place = open("/var/tmp", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+        if (r->place < 0)
+                return -errno;
+        if (!r->confine)
+                return 0;
+
+        *ret_what = "cannot give up making files";
+        k = confine_files(r->spec.bundle_bytes < MEMORY_FILE_MAX ? MEMORY_FILE_MAX : r->spec.bundle_bytes, writable);
+        if (k == CONFINE_E_SIZE_ONLY)
+                log_warning("run %s: this kernel has no Landlock: this process could still make files", r->id);
+        return k < 0 ? k : 0;
+}
+
 static void run_on_spec(RunCalls *calls, IpcClient *client, const char *error, json_t *params, void *userdata) {
         _cleanup_free_ char *reason = NULL;
+        const char *what;
         Run *r = userdata;
         int k;
 
@@ -292,6 +317,10 @@ static void run_on_spec(RunCalls *calls, IpcClient *client, const char *error, j
         r->seed = ipc_client_take_fd(client, 0);
         if (r->spec.base && r->seed < 0)
                 return run_end(r, "error", "there is no seed bundle");
+
+        k = run_prepare_files(r, &what);
+        if (k < 0)
+                return run_end(r, "error", "%s: %s", what, strerror(-k));
 
         run_plan_init(&r->plan, &r->spec);
         k = run_output_new(&r->output, r->calls, r->spec.output_bytes, &run_output_handler, r);
@@ -348,10 +377,13 @@ Run *run_free(Run *r) {
         r->output = run_output_free(r->output);
         r->calls = run_calls_free(r->calls);
         r->audit = audit_client_free(r->audit);
+        run_record_done(&r->told_record);
+        run_record_done(&r->error_record);
         run_record_done(&r->step_record);
         run_record_done(&r->verdict_record);
         r->channel_fd = fd_close(r->channel_fd);
         r->seed = fd_close(r->seed);
+        r->place = fd_close(r->place);
         r->result = fd_close(r->result);
         run_spec_done(&r->spec);
         json_decref(r->guest_credentials);
@@ -375,7 +407,8 @@ int run_new(Run **ret, sd_event *event, const RunConfig *config) {
                 return -ENOMEM;
 
         r->event = sd_event_ref(event);
-        r->channel_fd = r->seed = r->result = -1;
+        r->channel_fd = r->seed = r->place = r->result = -1;
+        r->confine = config->confine;
         r->last_status = -1;
         r->audit_patience_usec = config->audit_patience_usec ?: RUN_AUDIT_PATIENCE_USEC;
         r->id = strdup(config->id);

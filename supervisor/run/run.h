@@ -15,6 +15,7 @@ typedef struct RunConfig {
         const char *credentials; /* $CREDENTIALS_DIRECTORY, or NULL: no sentinels and no CA */
         uint64_t audit_patience_usec; /* how long auditd may be silent before that ends the run; 0: a minute */
         uint64_t anchord_patience_usec; /* the same of anchord */
+        bool confine;            /* before a word of the guest is heard, this process gives up making files, for good */
 } RunConfig;
 
 /* Starts at once; the event loop ends when the run has ended and was reported. */

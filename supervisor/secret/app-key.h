@@ -5,7 +5,7 @@
 
 #include <stdint.h>
 
-#include "secret/secret.h"
+#include "util/secret.h"
 
 enum {
         /* For how long a proof is good, and how far its beginning is dated back, for clocks that differ: it is used at once, and

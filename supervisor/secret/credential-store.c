@@ -21,7 +21,7 @@
 #include "util/log.h"
 #include "util/text.h"
 
-enum { CREDENTIALS_MAX = 256, CREDENTIAL_MIN_SIZE = 8, CREDENTIAL_MAX_SIZE = 8192 };
+enum { CREDENTIALS_MAX = 256, CREDENTIAL_MIN_SIZE = 8 };
 
 typedef struct Entry {
         char *name;     /* owned */

@@ -3,10 +3,12 @@
 
 /* The credentials of this host, as PID 1 decrypted them for secretd. */
 
-#include "secret/secret.h"
 #include "util/cleanup.h"
+#include "util/secret.h"
 
 typedef struct CredentialStore CredentialStore;
+
+enum { CREDENTIAL_MAX_SIZE = 8192 }; /* of a value */
 
 /* Where the host's encrypted credentials are, each under its name, and what is before that name inside. */
 #define CREDENTIAL_FOLDER "/var/lib/anchorhold/credentials"

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "secret/app-key.h"
+#include "secret/bundle-api.h"
 #include "secret/run-ca.h"
 #include "secret/sentinel.h"
 
@@ -102,6 +103,25 @@ static int add_ca(RunSecrets *s, const EgressPolicy *egress, uint64_t now_usec) 
         return run_ca_make(s->run, names, n, now_usec - HOUR_USEC, s->expires_usec, &s->ca_pem, &s->ca_key);
 }
 
+/* Whatever values the credentials will have: each may be rotated to the longest. Found here, and not by an inject that does not start. */
+static int check_size(const RunSecrets *s, char **ret_reason) {
+        enum { EACH = CREDENTIAL_MAX_SIZE + 64 /* where it stands */ };
+        size_t size = 0, all;
+        char *data;
+        int r;
+
+        r = bundle_format(s, 0, &data, &size);
+        if (r >= 0)
+                secret_erase(data, size);
+        all = size + s->n_credentials * EACH;
+        if (r == -EFBIG || (r >= 0 && all > BUNDLE_MAX)) {
+                *ret_reason = text_format("workflow %s: its credentials, their providers' files and the certificate for what is inspected are more than %d bytes",
+                                          s->workflow, (int) BUNDLE_MAX);
+                return -EFBIG;
+        }
+        return r;
+}
+
 int register_run(RunSecrets **ret, const Policy *policy, const CredentialStore *store,
                  const RegisterRequest *q, uint64_t now_usec, char **ret_reason) {
         _cleanup_(run_secrets_freep) RunSecrets *s = NULL;
@@ -149,6 +169,9 @@ int register_run(RunSecrets **ret, const Policy *policy, const CredentialStore *
                 if (r < 0)
                         return r;
         }
+        r = check_size(s, ret_reason);
+        if (r < 0)
+                return r;
 
         *ret = TAKE_PTR(s);
         return 0;

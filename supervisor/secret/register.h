@@ -5,7 +5,7 @@
 
 #include "policy/policy.h"
 #include "secret/credential-store.h"
-#include "secret/run-secrets.h"
+#include "secret/run-secrets-api.h"
 
 typedef struct RegisterRequest {
         const char *run, *item, *workflow, *stage; /* borrowed; stage is "work" or "verify" */
@@ -16,7 +16,7 @@ typedef struct RegisterRequest {
 /*
  * 0 with *ret. Otherwise negative errno and, for what an operator can mend, *ret_reason (the caller's):
  * -EINVAL (the request), -ENOENT (no such workflow, or its policy does not load), -ENOKEY (a credential that
- * the workflow names is not on this host).
+ * the workflow names is not on this host), -EFBIG (a unit could not be given all of it).
  */
 int register_run(RunSecrets **ret, const Policy *policy, const CredentialStore *store,
                  const RegisterRequest *request, uint64_t now_usec, char **ret_reason);

@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "secret/secret.h"
+#include "util/secret.h"
 
 /*
  * A self-signed ECDSA P-256 certificate whose critical constraints admit the given names (exact, or

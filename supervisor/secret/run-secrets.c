@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 
-#include "secret/run-secrets.h"
+#include "secret/run-secrets-api.h"
 
 #include <errno.h>
 #include <string.h>

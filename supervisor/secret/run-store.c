@@ -16,7 +16,7 @@
 #include <fcntl.h>
 #include <string.h>
 
-#include "secret/bundle.h"
+#include "secret/bundle-api.h"
 #include "secret/seal.h"
 #include "util/io.h"
 #include "util/log.h"

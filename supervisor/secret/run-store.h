@@ -3,7 +3,7 @@
 
 /* The registered runs, in memory and sealed on disk, so that a restart of secretd loses no run that lives. */
 
-#include "secret/run-secrets.h"
+#include "secret/run-secrets-api.h"
 #include "util/cleanup.h"
 
 typedef struct RunStore RunStore;

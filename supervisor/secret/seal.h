@@ -9,7 +9,7 @@
  * `name` is authenticated but not stored, so that a blob moved to another run's file does not open.
  */
 
-#include "secret/secret.h"
+#include "util/secret.h"
 
 enum { SEAL_KEY_SIZE = 32 };
 

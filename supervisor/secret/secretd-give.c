@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "secret/app-key.h"
-#include "secret/bundle.h"
+#include "secret/bundle-api.h"
 #include "secret/upstream-ca.h"
 #include "util/io.h"
 #include "util/json.h"

@@ -11,6 +11,9 @@
  *   inject   Revoke       of such a run: the next token, and where to bring it back
  *   inject   Revoked      on record, then off the list: at a crash in between it is revoked once more
  *
+ * Each run has a share of the list, for each of its credentials: nobody fills it for others. What would be beyond is not asked for in the first place, since
+ * a token that is on no list is not revoked; and what is told of all the same is not taken.
+ *
  * A run's tokens are due once it is not registered: it was released, or the host was rebooted. What has expired leaves the list by itself.
  */
 
@@ -22,7 +25,7 @@
 
 #include "policy/policy.h"
 #include "secret/app-key.h"
-#include "secret/bundle.h"
+#include "secret/bundle-api.h"
 #include "util/io.h"
 #include "util/json.h"
 #include "util/log.h"
@@ -66,6 +69,16 @@ static int find_app(Secretd *d, IpcCall *call, const char *name, RunSecrets **re
         return 1;
 }
 
+/* Has that run all the tokens of that credential that it may have, and so many more? */
+static bool has_share(const Secretd *d, const RunSecrets *s, const char *name, size_t more) {
+        return token_list_count(d->tokens, s->run, name, time_realtime()) >= TOKENS_SHARE_MAX + more;
+}
+
+static int refuse_share(IpcCall *call, const RunSecrets *s, const char *name) {
+        log_warning("run %s: it has %d tokens of credential %s that have not expired, and gets no more", s->run, TOKENS_SHARE_MAX, name);
+        return ipc_call_refuse(call, "Denied", "this run has %d tokens of credential %s that have not expired: there are no more", TOKENS_SHARE_MAX, name);
+}
+
 /* ---- Mint ---- */
 
 /* The question to the API, as inject is to ask it. */
@@ -79,13 +92,14 @@ static json_t *describe_lookup(const RunSecrets *s, const PolicyApp *app) {
 /* One repository, and the permissions of the file: what is not named is not granted. */
 static json_t *describe_request(const RunSecrets *s, const PolicyApp *app, uint64_t installation) {
         _cleanup_free_ char *target = text_format("%s/app/installations/%" PRIu64 "/access_tokens", app->base, installation), *body = NULL;
+        _cleanup_free_ char *revoke = text_format("%s/installation/token", app->base);
         _cleanup_json_ json_t *content = NULL;
 
         content = json_pack("{s:[s], s:O}", "repositories", strchr(s->repository, '/') + 1, "permissions", app->permissions);
         body = content ? json_canonical(content) : NULL;
-        return target && body ? json_pack("{s:s, s:s, s:i, s:s, s:s, s:s}", "step", "token", "host", app->host, "port", (int) app->port, "method", "POST",
-                                          "target", target, "body", body)
-                              : NULL;
+        return target && body && revoke ? json_pack("{s:s, s:s, s:i, s:s, s:s, s:s, s:s}", "step", "token", "host", app->host, "port", (int) app->port, "method", "POST",
+                                                    "target", target, "body", body, "revoke", revoke)
+                                        : NULL;
 }
 
 int secretd_on_mint(IpcCall *call, json_t *params, void *userdata) {
@@ -109,6 +123,8 @@ int secretd_on_mint(IpcCall *call, json_t *params, void *userdata) {
         r = find_app(d, call, name, &s, &app);
         if (r <= 0)
                 return r;
+        if (has_share(d, s, name, 0))
+                return refuse_share(call, s, name);
         key = credential_store_find(d->credentials, name);
         if (!key)
                 return ipc_call_refuse(call, "Revoked", "the key of credential %s was removed from this host", name);
@@ -240,6 +256,8 @@ int secretd_on_minted(IpcCall *call, json_t *params, void *userdata) {
         if (r < 0)
                 return r;
         same = find_same(d, s->run, secret);
+        if (!same && has_share(d, s, name, TOKENS_SHARE_ASKED))
+                return refuse_share(call, s, name);
         if (same) /* told again, by an inject that did not get the answer */
                 memcpy(t->id, same->id, sizeof(t->id));
         t->secret = TAKE_PTR(secret);

@@ -425,6 +425,17 @@ const Token *token_list_find(const TokenList *l, const char *id) {
         return NULL;
 }
 
+size_t token_list_count(const TokenList *l, const char *run, const char *credential, uint64_t now_usec) {
+        size_t n = 0;
+
+        for (size_t i = 0; i < l->n_tokens; i++) {
+                const Token *t = l->tokens[i];
+
+                n += strcmp(t->run, run) == 0 && strcmp(t->credential, credential) == 0 && t->expires_usec > now_usec;
+        }
+        return n;
+}
+
 const Token *token_list_newest(const TokenList *l, const char *run, const char *credential, uint64_t now_usec) {
         const Token *best = NULL;
 

@@ -4,8 +4,8 @@
 /* The tokens that were minted and are not known to be revoked or expired. On disk before one of them is used. */
 
 #include "secret/credential-store.h"
-#include "secret/secret.h"
 #include "util/cleanup.h"
+#include "util/secret.h"
 #include "util/text.h"
 
 typedef struct TokenList TokenList;
@@ -28,7 +28,12 @@ DEFINE_CLEANUP(Token *, token_free)
 int token_new(Token **ret, const char *run, const char *item, const char *workflow, const char *credential,
               const char *host, uint16_t port, const char *target, uint64_t expires_usec);
 
-enum { TOKENS_MAX = 1024 };
+enum {
+        TOKENS_MAX = 1024,
+        /* Of one run and credential, of those that have not expired: two while one is renewed; more where the API gives what is not to be used. */
+        TOKENS_SHARE_MAX = 16,
+        TOKENS_SHARE_ASKED = 4, /* and so many that may have been asked for before that was reached */
+};
 
 /*
  * Reads what earlier lives left below state_dir. The list's key is random; key_dir (which does not survive a reboot) has it as it is, and
@@ -51,5 +56,7 @@ size_t token_list_size(const TokenList *l);
 const Token *token_list_get(const TokenList *l, size_t i);
 /* Borrowed, or NULL. */
 const Token *token_list_find(const TokenList *l, const char *id);
+/* How many of that run and credential have not expired. */
+size_t token_list_count(const TokenList *l, const char *run, const char *credential, uint64_t now_usec);
 /* The one of that run and credential that lasts longest, if it still does, of those that may be used; borrowed, or NULL. */
 const Token *token_list_newest(const TokenList *l, const char *run, const char *credential, uint64_t now_usec);

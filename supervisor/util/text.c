@@ -235,6 +235,23 @@ void text_fit(const char *text, char *to, size_t room) {
         to[n] = 0;
 }
 
+const char *text_size(uint64_t bytes, char buffer[static TEXT_SIZE_SIZE]) {
+        static const char units[] = "BKMGTPE";
+        double v = (double) bytes;
+        size_t i = 0;
+
+        while (v >= 1024 && i < sizeof(units) - 2) {
+                v /= 1024;
+                i++;
+        }
+
+        if (i == 0 || v >= 100 || v == (double) (uint64_t) v)
+                (void) snprintf(buffer, TEXT_SIZE_SIZE, "%.0f%c", v, units[i]);
+        else
+                (void) snprintf(buffer, TEXT_SIZE_SIZE, "%.1f%c", v, units[i]);
+        return buffer;
+}
+
 char *text_format(const char *format, ...) {
         va_list ap;
         char *s;

@@ -11,6 +11,7 @@ enum {
         ID_LENGTH = 13,      /* a letter and twelve of [0-9a-z] */
         TIME_TEXT_SIZE = 25, /* "2026-01-31T12:34:56.789Z" and the zero byte */
         HEX_SHA256_SIZE = 65,
+        TEXT_SIZE_SIZE = 32,
 };
 
 /* A fresh random id: kind ('r' for runs, 'i' for items) and twelve of [0-9a-z]. Negative errno or 0. */
@@ -32,6 +33,9 @@ int text_unhex(const char *s, void *ret, size_t size);
 
 /* CLOCK_REALTIME microseconds as RFC 3339 in UTC with milliseconds. */
 void text_time(uint64_t usec, char ret[static TIME_TEXT_SIZE]);
+
+/* 1536 → "1.5K", 7 → "7B". Returns buffer. */
+const char *text_size(uint64_t bytes, char buffer[static TEXT_SIZE_SIZE]);
 
 /* Now, in microseconds. */
 uint64_t time_realtime(void);

@@ -13,6 +13,7 @@
 #include <time.h>
 #include <x86intrin.h>
 
+#include "util/confine.h"
 #include "util/io.h"
 #include "util/json.h"
 #include "util/log.h"
@@ -148,6 +149,18 @@ int vm_parts_start_scratch(VmParts *parts, const char *dir, uint64_t size_mib, p
                 exec_mke2fs(fd);
 
         *ret_pid = pid;
+        return 0;
+}
+
+int vm_parts_confine(uint64_t size_mib) {
+        static const char *const writable[] = { "/dev/kvm", "/dev/null", NULL };
+        int r;
+
+        r = confine_files(size_mib << 20, writable);
+        if (r < 0)
+                return log_error_errno(r, "QEMU cannot be kept from making files");
+        if (r == CONFINE_E_SIZE_ONLY)
+                log_warning("this kernel has no Landlock: a QEMU that was taken over could make files beside its scratch disk");
         return 0;
 }
 

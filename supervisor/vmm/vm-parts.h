@@ -24,6 +24,8 @@ int vm_parts_open_tap(VmParts *parts, const char *name);
  * waits for that. */
 int vm_parts_start_scratch(VmParts *parts, const char *dir, uint64_t size_mib, pid_t *ret_pid);
 int vm_parts_finish_scratch(pid_t pid);
+/* After that: this process, and QEMU in its place, makes no file any more, and no disk grows beyond that. */
+int vm_parts_confine(uint64_t size_mib);
 
 /* Where the time stamp counter stood. */
 typedef struct VmTsc {

@@ -267,6 +267,16 @@ def rule(family=socket.AF_INET):
                 raise OSError(error, os.strerror(error))
 
 
+def nftables():
+    """The tables of this namespace, for which it takes what changing them takes."""
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 12) as s:
+        s.settimeout(1.5)
+        s.send(struct.pack("=IHHIIBBH", 20, 10 << 8 | 1, 0x301, 1, 0, 0, 0, 0))                 # NFT_MSG_GETTABLE, all of them
+        answer = s.recv(65536)
+        if struct.unpack_from("=H", answer, 4)[0] == 2 and (error := -struct.unpack_from("=i", answer, 16)[0]):
+            raise OSError(error, os.strerror(error))
+
+
 def other_families(_):
     """Any socket of a family that no other row is about."""
     tried = set(range(1, 46)) - {socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK, AF_PACKET, AF_ALG, AF_VSOCK, AF_XDP}
@@ -402,7 +412,7 @@ def attempts(p):
         ("AF_PACKET, datagram", lambda: packet(target, p.device, socket.SOCK_DGRAM)),
         ("AF_XDP", lambda: socket.socket(AF_XDP, socket.SOCK_RAW, 0).close()),
         ("AF_NETLINK, a rule of routing", rule),
-        ("AF_NETLINK, nftables", lambda: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 12).close()),
+        ("AF_NETLINK, nftables", nftables),
         ("AF_VSOCK", lambda: vsock(target)),
         ("AF_ALG", lambda: socket.socket(AF_ALG, socket.SOCK_SEQPACKET, 0).close()),
         ("any other family", lambda: other_families(target)),

@@ -8,7 +8,7 @@
   - the memory (PSS) of each process while one run idles;
   - what an egress decision costs with 10, 1,000 and 100,000 rules, as ratios, and how long so many take to load (bench-policy.c);
   - connect() with and without the fence's programs, as a ratio;
-  - names answered a second, and what a connection costs that is passed through, over TLS and in the clear (egress.py);
+  - names answered a second, to one run and to several, and what a connection costs that is passed through, over TLS and in the clear (egress.py);
   - inspected and passed-through connections beside squid, mitmproxy and a splice relay (proxies.py).
 
     bench.py [--rounds N] [--only policy|connects|egress|proxies|start]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Figures of a run's way out, seen from the guest's side of its namespace: names answered, and what a connection that is passed through
-costs more than the same one made by the host itself."""
+"""Figures of a run's way out, seen from the guest's side of its namespace: names answered, to one run, which has a limit, and to several at once, with what an answer
+costs those who give it; and what a connection that is passed through costs more than the same one made by the host itself."""
 
 import ctypes
 import multiprocessing
@@ -10,12 +10,14 @@ import ssl
 import statistics
 import struct
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import world as worlds
-from fakeguest import CLONE_NEWNET, GATEWAY, FakeGuest, dns
-from egressrun import Anchord
+from fakeguest import CLONE_NEWNET, GATEWAY, dns
+from egressrun import Anchord, EgressRun
 
 RUN, NAME = "r000000bench1", "www.example.org"
+OTHERS = ["r0000bench%03d" % n for n in range(2, 9)]
 SECONDS, REQUESTS, ROUNDS = 3, 100, 5
 
 
@@ -35,6 +37,22 @@ def ask(name, seconds, window=8):
             s.send(struct.pack(">HHHHHH", answers & 0xffff, 0x0100, 1, 0, 0, 0) + query)
         took = time.monotonic() - begin
         return (answers - refused) / took, refused / took
+
+
+def cpu_seconds(host, runs):
+    """What those who answer have used of a processor so far."""
+    units = ["anchor-egressd.service", *(f"anchor-proxy@{run}.service" for run in runs)]
+    return sum(int(host.property(unit, "CPUUsageNSec")) for unit in units) / 1e9
+
+
+def answers(host, guests, what):
+    """How many names are answered when all these guests ask at once, and what one costs those who answer."""
+    before = cpu_seconds(host, guests)
+    with ThreadPoolExecutor(len(guests)) as pool:
+        told = list(pool.map(lambda guest: guest.call(ask, NAME, SECONDS), guests.values()))
+    used, (given, refused) = cpu_seconds(host, guests) - before, map(sum, zip(*told))
+    print(f"  {given:8.0f} /s   addresses given for an allowed name to {what}, and {refused:.0f} /s refusals of what was beyond a run's limit "
+          f"({given / len(guests):.0f} /s a run); {used / SECONDS / (given + refused) * 1e6:.0f} µs of a processor for each, in the proxies and egressd")
 
 
 def requests(address, ca, n):
@@ -79,21 +97,20 @@ def added(host, guest, address, ca, kind):
 
 def figures(host, ca):
     anchord = Anchord(host)
-    guest = None
+    runs = []
     try:
-        anchord.call("Register", run=RUN, workflow="exec-net", stage="work")
-        host.systemctl("start", "anchor-proxy@%s.socket" % RUN)
-        guest = FakeGuest(host, RUN)
-        rcode, addresses, _ = guest.call(dns, NAME)
-        assert rcode == 0
-        rate, refused = guest.call(ask, NAME, SECONDS)
+        for run in (RUN, *OTHERS):
+            runs.append(EgressRun(host, anchord, run, "exec-net"))
+            rcode, addresses, _ = runs[-1].call(dns, NAME)
+            assert rcode == 0
+        guests, guest = {run.run: run.guest for run in runs}, runs[0].guest
         print("\na run's way out, from the guest's side of its namespace")
-        print(f"  {rate:8.0f} /s   addresses given for an allowed name, which is as many as one run may ask for, and {refused:.0f} /s refusals of what was beyond that")
-        added(host, guest, addresses[0], ca, "over TLS that is passed through")
-        added(host, guest, addresses[0], None, "in the clear, of which each is decided")
+        answers(host, {RUN: guest}, "one run")
+        answers(host, guests, f"{len(guests)} runs at once")
+        address = guest.call(dns, NAME)[1][0]
+        added(host, guest, address, ca, "over TLS that is passed through")
+        added(host, guest, address, None, "in the clear, of which each is decided")
     finally:
-        if guest:
-            guest.stop()
-        host.run("systemctl stop anchor-proxy@%s.socket anchor-proxy@%s.service anchorhold-runs-%s.slice; true" % (RUN, RUN, RUN))
-        anchord.call("Release", run=RUN)
+        for run in runs:
+            run.stop()
         anchord.restore()

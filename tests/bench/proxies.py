@@ -27,7 +27,6 @@ from fakeguest import CLONE_NEWNET, GATEWAY, dns
 
 TOP = pathlib.Path(__file__).resolve().parents[2]
 NAME, TUNNEL = "bench.example.org", "tunnel.example.org"
-ORIGIN = "203.0.113.16"
 HERE, CLIENT = "10.254.0.1", "10.254.0.2"        # the booted image's end, and the client's
 REAL = "bench-REALBENCHREALBENCHREALBENCHREALBENCHREAL"
 SQUID, MITMPROXY, RELAY = 3128, 3129, 3130
@@ -239,8 +238,8 @@ class Bench:
         for where, device, address in ((boot, "bench0", HERE), (there, "eth1", CLIENT)):
             worlds.run(*where, "ip", "address", "add", address + "/30", "dev", device)
             worlds.run(*where, "ip", "link", "set", device, "up")
-        worlds.run("nsenter", "--net", "--target", str(world.process.pid), "--", "ip", "address", "add", ORIGIN + "/24", "dev", "world0")
-        world.set_zone({**worlds.ZONE, NAME: {"A": [ORIGIN]}, TUNNEL: {"A": [ORIGIN]}})
+        worlds.run("nsenter", "--net", "--target", str(world.process.pid), "--", "ip", "address", "add", worlds.BENCH + "/24", "dev", "world0")
+        world.set_zone({**worlds.ZONE, NAME: {"A": [worlds.BENCH]}, TUNNEL: {"A": [worlds.BENCH]}})
         self.nginx = in_net(world.process.pid, 0, ["nginx", "-c", self.folder / "nginx.conf", "-g", "daemon off;"], "trixie")
         self.processes.append(self.nginx)
         host.seal_credential("bench", REAL)
@@ -249,7 +248,7 @@ class Bench:
         time.sleep(2)
 
     def make_files(self):
-        f, values = self.folder, {"origin": ORIGIN, "world": self.world.directory, "files": self.folder / "files", "folder": self.folder, "here": HERE, "port": SQUID,
+        f, values = self.folder, {"origin": worlds.BENCH, "world": self.world.directory, "files": self.folder / "files", "folder": self.folder, "here": HERE, "port": SQUID,
                                   "real": REAL, "resolver": worlds.RESOLVER}
         (f / "files" / "1k").write_bytes(b"x" * 1024)
         with open(f / "files" / "100M", "wb") as big:
@@ -275,14 +274,14 @@ class Bench:
                        "trixie", stdout=subprocess.DEVNULL)
         mitm = in_net(pid, 1, ["mitmdump", "-q", "--listen-host", HERE, "-p", MITMPROXY, "--set", f"confdir={f}/mitm", "--set", "connection_strategy=lazy",
                                "--set", f"ssl_verify_upstream_trusted_ca={self.world.directory}/world.pem", "-s", f / "script.py"], "bookworm")
-        relay = in_net(pid, 1, ["build/plain/bench/bench-relay", HERE, RELAY, ORIGIN, 443])
+        relay = in_net(pid, 1, ["build/plain/bench/bench-relay", HERE, RELAY, worlds.BENCH, 443])
         self.processes += [squid, mitm, relay]
         self.squid = Peer("squid ssl-bump", self.version("trixie", "squid", "-v"), SQUID, squid, "Bench proxy CA")
         self.mitm = Peer("mitmproxy", self.version("bookworm", "mitmdump", "--version"), MITMPROXY, mitm, "Bench proxy CA")
         self.relay = Peer("splice relay", "", RELAY, relay, None)
         self.relay.load.pop("connect")
         self.nginx_version = self.version("trixie", "nginx", "-v")
-        self.direct = {"address": ORIGIN, "port": 443, "name": NAME}
+        self.direct = {"address": worlds.BENCH, "port": 443, "name": NAME}
 
     def command(self, mode, load):
         return ["build/plain/bench/bench-load", mode, *(f"{k}={v}" for k, v in load.items())]

@@ -40,6 +40,13 @@ def shown(host, *command, user="operator"):
     return subprocess.run(host.argv(command, user), stdin=subprocess.DEVNULL, check=False).returncode
 
 
+def await_enter():
+    try:
+        input("\nThe host is up; in another terminal: image/exec demo bash, and there anchorctl. Enter ends it.\n")
+    except EOFError:
+        print("Nobody can press Enter here, for standard input has ended: the host goes down.")
+
+
 def main():
     parser = argparse.ArgumentParser(description="one coding run, end to end")
     parser.add_argument("--agent", choices=sorted(WORKFLOWS), default=os.environ.get("AGENT") or "pi")
@@ -62,7 +69,7 @@ def main():
         shown(host, "anchorctl", "doctor")
         status = show_run(host, world, WORKFLOWS[arguments.agent])
         if arguments.keep:
-            input("\nThe host is up; in another terminal: image/exec demo bash, and there anchorctl. Enter ends it.\n")
+            await_enter()
     finally:
         if host:
             host.stop()

@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "secret/bundle.h"
+#include "secret/bundle-api.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

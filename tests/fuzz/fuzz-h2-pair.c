@@ -3,7 +3,8 @@
 /*
  * What bytes of a guest and of an origin reach through HTTP/2. The input is a list of pieces, each with a byte before it: its highest bit says
  * whose it is, the others its length. The guest's preface stands before the first one. egressd says yes, a piece later. Whatever comes, the
- * origin never gets another host's sentinel, the guest never a secret, and what waits is bounded.
+ * origin never gets another host's sentinel, nor any in a body with a place, of which nothing leaves before all of it was judged; the guest never gets a
+ * secret; and what waits is bounded, and forgotten at the end.
  */
 
 #include <stddef.h>
@@ -11,7 +12,8 @@
 #include <string.h>
 
 #include "inject/h2-private.h"
-#include "secret/run-secrets.h"
+#include "inject/mask-needles.h"
+#include "secret/run-secrets-api.h"
 #include "util/text.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -31,7 +33,7 @@ struct EgressQuestion {
 
 static EgressQuestion *questions;
 
-int egress_link_ask(EgressLink *l, const char *name, uint16_t port, const char *method, const char *path, const EgressWithin *within,
+int egress_link_ask(EgressLink *l, const char *name, uint16_t port, const char *method, const char *path, bool second_path, const EgressWithin *within,
                     EgressDone done, void *userdata, EgressQuestion **ret) {
         EgressQuestion *q = calloc(1, sizeof(*q));
 
@@ -49,6 +51,12 @@ EgressQuestion *egress_question_free(EgressQuestion *q) {
 }
 
 void egress_link_done(EgressLink *l, int64_t grant, uint64_t bytes_in, uint64_t bytes_out, uint64_t duration_usec) {
+}
+
+void egress_link_hold(EgressLink *l, EgressHolder *h, int64_t grant, void (*revoked)(void *userdata), void *userdata) {
+}
+
+void egress_link_release(EgressHolder *h) {
 }
 
 void notes_add(Notes *n, const char *event, const char *key, json_t *data) {
@@ -76,7 +84,9 @@ static void on_wake(void *userdata) {
 }
 
 static void make_credential(RunSecrets *secrets, size_t i, const char *sentinel, const char *host, InjectCredential *ret) {
-        json_t *rule = json_pack("{s:[s], s:[i], s:[{s:s}]}", "hosts", host, "ports", 443, "places", "header", "a");
+        json_t *rule = json_pack("{s:[s], s:[i], s:[{s:s}, {s:s}, {s:s, s:s, s:s}, {s:s, s:s, s:s}, {s:s, s:s, s:s}]}", "hosts", host, "ports", 443, "places",
+                                 "header", "a", "basic", "either", "query", "k", "method", "GET", "path", "/q", "json", "/k", "method", "POST", "path", "/b",
+                                 "form", "k", "method", "POST", "path", "/b");
 
         if (run_secrets_set_credential(secrets, i, i == 0 ? "one" : "two", sentinel, rule, NULL) < 0 ||
             secret_new(&secrets->credentials[i].secret, SECRET, strlen(SECRET)) < 0 || inject_credential_init(ret, &secrets->credentials[i]) < 0)
@@ -97,10 +107,20 @@ static InjectCredential *make_credentials(void) {
         return list;
 }
 
+static void check_held(const H2Pair *p) {
+        for (const H2Stream *s = p->streams; s; s = s->next) {
+                if (s->holds && !s->cleared && (s->origin_id != 0 || buffer_size(&s->up.data) > 0))
+                        __builtin_trap();
+                if (s->request.plan.n_body > 0 && memmem(buffer_data(&s->up.data), buffer_size(&s->up.data), SENTINEL, strlen(SENTINEL)))
+                        __builtin_trap();
+        }
+}
+
 /* Header blocks are compressed: what is looked for is in bodies, or in literals without Huffman's code. */
 static void drain(H2Pair *p) {
         Buffer up = {}, down = {};
 
+        check_held(p);
         if (h2_pair_give_guest(p, &down, 65536) < 0 || h2_pair_give_origin(p, &up, 65536) < 0)
                 __builtin_trap();
         if (memmem(buffer_data(&down), buffer_size(&down), SECRET, strlen(SECRET)) || memmem(buffer_data(&up), buffer_size(&up), OTHER, strlen(OTHER)))
@@ -140,7 +160,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
 
         h2_pair_free(p);
         answer_questions();
-        if (context.h2_backlog != 0)
+        mask_needles_unref(context.answers);
+        mask_needles_unref(context.strays);
+        if (context.h2_backlog != 0 || context.held != 0 || context.gathered != 0)
                 __builtin_trap();
         return 0;
 }

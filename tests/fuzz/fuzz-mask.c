@@ -17,7 +17,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-enum { NEEDLES = 4, NEEDLE_MAX = 24, TEXT_MAX = 4096, PLAIN = 3 };
+enum { NEEDLES = 4, NEEDLE_MAX = 40, TEXT_MAX = 4096, PLAIN = 3 };
 
 typedef struct Run { /* as one view reads it */
         uint8_t units[TEXT_MAX];

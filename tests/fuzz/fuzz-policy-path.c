@@ -2,7 +2,7 @@
 
 /*
  * A path pattern, a line's end, and a request's path. What the matcher says is compared with a plain recursive one over the same decoded
- * pieces, as long as that is cheap.
+ * pieces, as long as that is cheap. And the path is asked whether it might be git's.
  */
 
 #include <stddef.h>
@@ -51,6 +51,18 @@ static bool expected(const PathPattern *p, const PathText *t) {
         return n <= t->n && memcmp(p->bytes, t->bytes, n) == 0 && (n == t->n || p->bytes[n - 1] == '/' || t->bytes[n] == '/');
 }
 
+/* What is a request of git's smart protocol by its letters might be one. */
+static void ask_for_git(const char *target, const PathText *t) {
+        static const char *const methods[] = { "GET", "POST" };
+
+        for (size_t i = 0; i < ELEMENTSOF(methods); i++) {
+                GitService service = git_service_of(methods[i], target, NULL, NULL);
+
+                if (!git_is_smart(methods[i], target, t->ambiguous ? NULL : t->bytes, t->n) && service != GIT_NONE && service != GIT_DUMB)
+                        abort();
+        }
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         static PathText text;
         uint8_t bytes[PATH_PATTERN_MAX];
@@ -67,6 +79,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         if (path) {
                 *path++ = '\0';
                 path_text_parse(path, &text);
+                ask_for_git(path, &text);
                 if (strlen(copy) <= sizeof(bytes) && !path_pattern_parse(copy, bytes, &p)) {
                         steps = 0;
                         covers = path_pattern_matches(&p, &text);

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Tests in several processes side by side (pytest-xdist), each with a boot of its own; a file's tests stay together.
 
-A test marked `quiet` (a figure, a bound of a second or so) has the machine for itself: it begins when no other runs, and none begins meanwhile. Also
-here is what must be told from process to process, and what is shown while nothing is finished.
+A test marked `quiet` (a figure, a bound of a second or so) has the machine for itself: it begins when no other runs, and none begins meanwhile. A file
+marked `quiet("first")` measures in its set-up alone, which its first test waits for: the others only look at what came of it. Also here is what must be told
+from process to process, and what is shown while nothing is finished.
 """
 
 import contextlib
@@ -14,9 +15,17 @@ import time
 
 import pytest
 
-# Begun first, so that the processes end together.
-LONGEST = ("test_run_result", "test_egress_never_off", "test_run_rogue_guest", "test_run_crash", "test_egress_guest", "test_run_supervisor", "test_metering_caps",
-           "test_egress_strict", "test_egress_agreement", "test_run_anchorctl", "test_run_import", "test_egress_names", "test_egress_never_off_daemons")
+# Begun first, so that the processes end together, and that no quiet test waits for one of theirs.
+LONGEST = ("test_run_result", "test_egress_never_off", "test_run_rogue_guest", "test_credential_clients", "test_image_disk_full", "test_run_supervisor",
+           "test_metering_caps", "test_egress_strict", "test_egress_agreement", "test_credential_places", "test_run_import", "test_egress_names",
+           "test_egress_never_off_daemons", "test_run_crash", "test_egress_guest", "test_run_anchorctl")
+# These wait most of the time: without a microVM, or with one at a time that does little. They have a process of their own beside those whose guests keep the
+# processors busy.
+LIGHT = {"test_credential_origin", "test_credential_volume", "test_egress_flood", "test_egress_http", "test_egress_live", "test_egress_lost", "test_egress_names",
+         "test_egress_never_off", "test_egress_never_off_daemons", "test_egress_policy", "test_egress_proxy", "test_egress_reload", "test_egress_resolution",
+         "test_image_boot", "test_image_disk", "test_image_docs", "test_image_hardening", "test_image_lint", "test_image_make", "test_image_oci", "test_run_audit",
+         "test_run_egress", "test_run_import", "test_run_net", "test_run_privileges", "test_run_supervisor"}
+LIGHT_PROCESS = "gw2"
 BUILD = pathlib.Path(__file__).resolve().parents[2] / "build/integration"
 
 
@@ -26,42 +35,83 @@ class Turns:
     def __init__(self):
         BUILD.mkdir(parents=True, exist_ok=True)
         self.gate, self.turn = (os.open(BUILD / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600) for name in ("gate", "turn"))
+        self.file = None                                       # of the last test
+
+    def is_quiet(self, item):
+        marker, before, self.file = item.get_closest_marker("quiet"), self.file, item.path
+        return marker is not None and (item.path != before or "first" not in marker.args)
 
     @pytest.hookimpl(hookwrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item):
+        kind = fcntl.LOCK_EX if self.is_quiet(item) else fcntl.LOCK_SH
         fcntl.flock(self.gate, fcntl.LOCK_EX)
-        fcntl.flock(self.turn, fcntl.LOCK_EX if item.get_closest_marker("quiet") else fcntl.LOCK_SH)
+        fcntl.flock(self.turn, kind)
         fcntl.flock(self.gate, fcntl.LOCK_UN)
         yield
         fcntl.flock(self.turn, fcntl.LOCK_UN)
 
 
 class Order:
+    """Files with quiet tests come last, beside each other: a quiet test waits until the one that runs beside it has ended, and many of the others' are long."""
+
     def pytest_collection_modifyitems(self, items):
-        items.sort(key=lambda item: LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST))
+        quiet = {item.path for item in items if item.get_closest_marker("quiet")}
+        items.sort(key=lambda item: (item.path in quiet, LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST)))
+
+
+class Scheduling:
+    """Whole files, in their order. One process has nothing but files of LIGHT; the others take of these what is left when they have done all else."""
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_make_scheduler(self, config, log):
+        from xdist.scheduler import LoadFileScheduling             # one process alone goes without it
+
+        class ByKind(LoadFileScheduling):
+            def next_file(self, node):
+                light = [scope for scope in self.workqueue if pathlib.Path(scope).stem in LIGHT]
+                if node.gateway.id == LIGHT_PROCESS:
+                    return next(iter(light), None)
+                return next(iter(scope for scope in self.workqueue if scope not in light), next(iter(light), None))
+
+            def _assign_work_unit(self, node):
+                if scope := self.next_file(node):
+                    self.workqueue.move_to_end(scope, last=False)
+                super()._assign_work_unit(node)
+
+            def _reschedule(self, node):
+                if self.workqueue and not self.next_file(node):
+                    if not node.shutting_down:
+                        node.shutdown()
+                else:
+                    super()._reschedule(node)
+
+        return ByKind(config, log)
 
 
 class Progress(threading.Thread):
-    """Nothing is silent for long: a test that takes more than ten seconds says so while it runs."""
+    """Nothing is silent for long: a test that takes more than ten seconds says so while it runs, and so does a time in which none does."""
 
     def __init__(self, config):
         super().__init__(daemon=True)
         self.config = config
-        self.running, self.stopped = {}, threading.Event()     # since when, and when that was last said
+        self.running, self.stopped = {}, threading.Event()     # since when
+        self.said = time.monotonic()                           # anything at all, a finished test's sign too
 
     def pytest_runtest_logstart(self, nodeid):
-        self.running[nodeid] = [time.monotonic()] * 2
+        self.running[nodeid] = time.monotonic()
 
     def pytest_runtest_logfinish(self, nodeid):
         self.running.pop(nodeid, None)
+        self.said = time.monotonic()
 
     def run(self):
         while not self.stopped.wait(0.5):
             now = time.monotonic()
-            for nodeid, times in list(self.running.items()):
-                if now - times[1] >= 9:
-                    os.write(self.terminal(), f"\n  … {nodeid} ({now - times[0]:.0f} s)\n".encode())
-                    times[1] = now
+            if now - self.said < 8:
+                continue
+            long = [f"  … {nodeid} ({now - since:.0f} s)\n" for nodeid, since in list(self.running.items()) if now - since >= 8]
+            os.write(self.terminal(), "".join(["\n", *(long or ["  … tests begin\n"])]).encode())
+            self.said = now
 
     def terminal(self):
         """Standard output as it was before pytest put its capture in front of it."""
@@ -115,12 +165,13 @@ def once(config, name):
 
 
 def configure(config):
-    config.addinivalue_line("markers", "quiet: nothing else may run meanwhile")
+    config.addinivalue_line("markers", "quiet: nothing else may run meanwhile; quiet('first'): beside the file's first test")
     config.pluginmanager.register(Tables(config))
     if hasattr(config, "workerinput"):
         config.pluginmanager.register(Turns())
         config.pluginmanager.register(Order())
     else:
+        config.pluginmanager.register(Scheduling())
         progress = Progress(config)
         config.pluginmanager.register(progress)
         progress.start()

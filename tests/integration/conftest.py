@@ -19,6 +19,7 @@ import beside  # noqa: E402
 import host as hosting  # noqa: E402
 import world as worlds  # noqa: E402
 from egressrun import Anchord, EgressRun  # noqa: E402
+from waiting import wait_for  # noqa: E402
 
 
 def stop_boot(booted):
@@ -77,7 +78,8 @@ def archive(request):
 
 @pytest.fixture(scope="module")
 def anchord(host):
-    """anchord's place, for a file whose tests make the calls that only anchord may make."""
+    """anchord's place, for a file whose tests make the calls that only anchord may make. What the file before took away is back, to every daemon."""
+    wait_for(host.is_enforced, 30, host.status)
     it = Anchord(host)
     yield it
     it.restore()

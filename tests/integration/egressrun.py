@@ -29,27 +29,31 @@ class Anchord:
         """Runs a script as that process; what it prints."""
         # a client that waits at a socket of anchord's has the unit started again and again: each may be the one before, or this one more than once
         self.n += 1
-        # so the script has a name of its own as well: whoever starts the unit by its former definition runs the former script
+        # so the script has a name of its own as well: whoever starts the unit by its former definition runs the former script. And it says when it
+        # is through: one that somebody else has started may be in the middle of its answer
         answer, call = f"/run/anchord-answer.{self.n}", f"/run/anchord-call.{self.n}"
         self.host.run(f"rm -f /run/anchord-answer.* /run/anchord-call.{self.n - 2}")
-        self.host.write(call, "#!/bin/sh\n%s\n" % script, 0o755)
+        self.host.write(call, "#!/bin/sh\n(\n%s\n)\nprintf '\\n= %%s\\n' $?\n" % script, 0o755)
         self.host.write(OVERRIDE, "[Unit]\nRequires=\nStartLimitIntervalSec=0\n[Service]\nType=oneshot\nRestart=no\nSockets=\nExecStart=\n"
                                   f"ExecStart={call}\nStandardOutput=append:{answer}\nStandardError=inherit\nWatchdogSec=0\n")
         self.host.systemctl("daemon-reload")
         for _ in range(20):
             done = self.host.systemctl("start", "anchord.service", check=False)
             said = self.host.run(["cat", answer], check=False)
-            if said.returncode == 0:
+            whole = re.match(r"(.*?)\n= (\d+)\n", said.stdout, re.S)
+            if whole:
                 break
-        assert done.returncode == said.returncode == 0, said.stdout + said.stderr
-        return said.stdout
+        assert whole and whole[2] == "0", done.stdout + done.stderr + said.stdout + said.stderr
+        return whole[1]
 
     def call(self, method, interface="Egress", sock="egress", **params):
         said = self.shell("exec varlinkctl --json=short call /run/anchorhold/%s.sock io.anchorhold.%s.%s %s" % (
             sock, interface, method, shlex.quote(json.dumps(params))))
-        return json.loads(said.partition("\n")[0] or "{}")
+        return json.loads(said)
 
     def restore(self):
+        # one that is just being started would be judged by the real unit's rules when it ends
+        self.host.systemctl("stop", "anchord.socket", "anchord-run.socket", "anchord-spec.socket", "anchord.service")
         self.host.run("rm -rf %s" % os.path.dirname(OVERRIDE))
         self.host.systemctl("daemon-reload")
         self.host.run("systemctl reset-failed anchord.service; true")

@@ -36,8 +36,19 @@ def open_tap(name, flags):
     return fd
 
 
+def let_go(mine):
+    """Of what this process has open since it was forked, nothing is its own but `mine` and the standard streams. The rest may be of another thread there: whoever
+    runs a command on the host waits for the end of a pipe, and would wait for the end of this process as well. The numbers stay taken, for objects
+    that came along may still close them."""
+    nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    for fd in map(int, os.listdir("/proc/self/fd")):
+        if fd > 2 and fd not in (mine.fileno(), nothing):
+            os.dup2(nothing, fd, inheritable=False)
+
+
 def pump(run_netns, ready):
     """Inside its own process: makes the guest's namespace and carries frames until it is killed."""
+    let_go(ready)
     run_fd = os.open(run_netns, os.O_RDONLY)
     check(libc.setns(run_fd, CLONE_NEWNET))
     outside = open_tap("tap0", IFF_TAP | IFF_NO_PI | IFF_VNET_HDR)
@@ -60,6 +71,7 @@ def pump(run_netns, ready):
 
 
 def call_inside(pid, function, args, result):
+    let_go(result)
     fd = os.open("/proc/%d/ns/net" % pid, os.O_RDONLY)
     check(libc.setns(fd, CLONE_NEWNET))
     try:

@@ -12,6 +12,7 @@ import os
 import pathlib
 import re
 import socket
+import struct
 
 CLONE = {"mnt": 0x00020000, "pid": 0x20000000, "net": 0x40000000}
 libc = ctypes.CDLL(None, use_errno=True)
@@ -81,8 +82,37 @@ def enter(pid, namespaces):
             raise OSError(ctypes.get_errno(), "setns")
 
 
+def in_child(function):
+    """The JSON that a function returns in a child of its own."""
+    r, w = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.close(r)
+            os.write(w, json.dumps(function()).encode())
+        except BaseException as error:  # noqa: BLE001  the test reads it
+            os.write(w, json.dumps(f"{type(error).__name__}: {error}").encode())
+        finally:
+            os._exit(0)
+    os.close(w)
+    with os.fdopen(r, "rb") as f:
+        data = f.read()
+    os.waitpid(child, 0)
+    answer = json.loads(data)
+    assert isinstance(answer, list), answer
+    return answer
+
+
+def take_capabilities(status):
+    """Those that the process with that /proc/PID/status has, and no others."""
+    sets = [int(re.search(rf"^{name}:\s+(\w+)", status, re.M).group(1), 16) for name in ("CapEff", "CapPrm", "CapInh")]
+    words = [each >> shift & 0xffffffff for shift in (0, 32) for each in sets]
+    if libc.syscall(126, struct.pack("=Ii", 0x20080522, 0), struct.pack("=6I", *words)) < 0:   # capset
+        raise OSError(ctypes.get_errno(), "capset")
+
+
 def take_place(pid, namespaces, cgroup, drop):
-    """Becomes, for what it can reach, a process of the unit whose main process is `pid`."""
+    """Becomes, for what it can reach, a process of the unit whose main process is `pid`; with `drop`, with its user, groups and capabilities."""
     status = pathlib.Path(f"/proc/{pid}/status").read_text()
     uid, gid = (int(re.search(rf"^{key}:\s+(\d+)", status, re.M).group(1)) for key in ("Uid", "Gid"))
     groups = [int(g) for g in re.search(r"^Groups:(.*)$", status, re.M).group(1).split()]
@@ -94,6 +124,7 @@ def take_place(pid, namespaces, cgroup, drop):
         os.setgroups(groups)
         os.setresgid(gid, gid, gid)
         os.setresuid(uid, uid, uid)
+        take_capabilities(status)
 
 
 def cgroup_of(pid):

@@ -57,3 +57,24 @@ def processes(host):
                 yield process.name
         except OSError:
             continue                                           # it has ended
+
+
+def microvms(host):
+    return set(host.run("systemctl list-units --plain --no-legend --state=activating,active 'anchor-vm@*.service' | awk '{ print $1 }'").stdout.split())
+
+
+def assert_nothing_starts(host, seconds=4):
+    """However often one looks: an item waits in the queue without a run, and no microVM is there that was not before."""
+    there = microvms(host)
+    assert len(there) < host.status()["max_runs"]             # or it waits for room
+    submitted = host.anchorctl("submit", "--workflow", "exec", "--", "/bin/true", check=False)
+    item, end = submitted.stdout.strip(), time.monotonic() + seconds
+    if not item:                                              # without auditd not even that is taken
+        assert submitted.returncode != 0 and "audit" in submitted.stderr, submitted.stderr
+    while time.monotonic() < end:
+        assert microvms(host) <= there
+        if item:
+            shown = host.show(item)
+            assert (shown["state"], shown["runs"]) == ("queued", []), shown
+    if item:
+        host.anchorctl("stop", item, check=False)

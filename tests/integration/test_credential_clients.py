@@ -123,7 +123,7 @@ def test_websocket(ran):
     said = ran["socket"]
     assert said["got"] == [ran["key"], True, ""] and said["close"] == [1000, True] and said["extensions"] == ""
     said = ran["websockets"]
-    assert (said["key"], said["same"], said["pong"], said["extensions"], said["close"]) == (ran["key"], True, True, [], 1000)
+    assert (said["key"], said["same"], said["pong"], said["extensions"], said["close"]) == (ran["key"], True, True, [], [1000, "done"]), said
     upgrades = heads(ran, "/ws")
     assert len(upgrades) == 2
     for entry in upgrades:

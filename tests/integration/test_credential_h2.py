@@ -11,7 +11,7 @@ import world as world_module
 
 from liverun import LiveRun
 
-pytestmark = pytest.mark.quiet
+pytestmark = pytest.mark.quiet("first")
 REAL = world_module.REAL_KEY
 N_PARALLEL, N_PIECES, N_EVENTS, UPLOAD = 20, 4, 20, 16 << 20
 GRPC = base64.b64encode(b"\0\0\0\0\5hello").decode()

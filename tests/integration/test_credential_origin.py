@@ -68,6 +68,20 @@ def test_the_hosts_own_store_counts(host, world, anchord, guest):
         host.run(f"rm -f {own}; mv {kept} {configured}")
 
 
+def test_a_call_is_answered_whole(host, anchord):
+    """As above each test asks in anchord's place: also while a client at a socket of anchord's has that unit started again and again; and an error has its name."""
+    anchord.call("Ping")                                                 # from here on it is not anchord itself that such a client starts
+    host.systemctl("start", "anchord.socket")
+    host.run(["systemd-run", "--quiet", "--collect", "--unit=waits", "varlinkctl", "call", "/run/anchorhold/api.sock", "io.anchorhold.Control.Ping", "{}"])
+    try:
+        assert [anchord.shell("echo one; sleep 0.5; echo two") for _ in range(10)] == ["one\ntwo\n"] * 10
+        with pytest.raises(AssertionError, match=r"io\.anchorhold\.Egress\.\w+"):
+            anchord.call("Register", run="r0000origin00", workflow="no-such-workflow", stage="work")
+    finally:
+        host.systemctl("stop", "waits.service", check=False)
+        host.stop_daemon("anchord")
+
+
 def guess(address, texts):
     """For each text, as the origin sends it back in two pieces: the sizes of what comes, record by record, with "|" for its pause, and when that came."""
     seen = []

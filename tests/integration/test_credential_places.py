@@ -96,6 +96,11 @@ ask type -H 'content-type: text/plain' -d "client_secret=$LOGIN" $l/echo
 ask malformed -H "$json" -d "{\"auth\":[{\"secret\":\"$LOGIN\",\"secret\":\"$LOGIN\"}]}" $l/echo
 head -c 300000 /dev/zero | tr '\0' x | ask large -H "$form" --data-binary @- $l/echo
 
+ask second-path -H "destination: $l/elsewhere" -d "a=1" $l/echo
+ask second-path-upper -H "Destination: /elsewhere" -d "a=1" $l/echo
+ask second-path-copy -H "x-amz-copy-source: /bucket/key" -d "a=1" $l/echo
+ask second-path-control -H "destination: $e/other" -d "a=1" $e/echo
+
 c=http://elsewhere.example.org o=http://www.example.org
 ask clear-header -H "x-token: $TOKEN" $c/
 ask clear-own-host -H "x-token: $TOKEN" $o/v1/x
@@ -117,6 +122,7 @@ for name, text in ("clear-pieces-control", os.environ["TOKEN"][:-1]), ("clear-pi
     r = c.getresponse(); print(r.read().decode()); print("==", name, r.status)
 X
 ask clear-control -H "x-token: ${TOKEN%?}" -d "note=${TOKEN%?}" $c/echo
+ask clear-second-path-control -H "destination: $c/other" -d "a=1" $c/echo
 ask clear-proxy-control -x http://10.255.255.1:3128 $c/
 ask control $e/
 """
@@ -227,6 +233,7 @@ def test_gzip_body_is_opened_and_closed_again(ran):
         "misuse-body-base64", "misuse-body-gzip", "misuse-other-host", "misuse-other-place", "misuse-query-path", "misuse-json-elsewhere", "misuse-form-elsewhere")),
     *((name, "403", "foreign-credential") for name in ("foreign", "foreign-basic", "foreign-json", "foreign-query")),
     ("scope", "403", "credential-scope"),
+    *((name, "403", "second-path") for name in ("second-path", "second-path-upper", "second-path-copy")),
     *((name, "403", "credential-misuse") for name in ("misuse-gzip", "misuse-gzip-other")),
     *((name, "422", "cannot-substitute") for name in ("signed", "signed-aws", "digest", "malformed", "gzip-cut", "gzip-plain")),
     *((name, "415", "body-type") for name in ("encoded", "type", "grpc")),
@@ -257,6 +264,12 @@ def test_the_same_without_a_sentinel(ran):
     assert gzip.decompress(ran.origin["gzip-control"]["body"].encode("latin-1")) == f"note={ran.sentinel['TOKEN'][:-1]} ".encode() + bytes(3000000)
     assert ran.origin["clear-control"]["body"] == "note=" + ran.sentinel["TOKEN"][:-1]
     assert ran.web == ["clear-pieces-control"]
+
+
+def test_second_path_where_no_rule_has_one(ran):
+    """What names another path is a field like any other then, inspected or in the clear."""
+    for name in ("second-path-control", "clear-second-path-control"):
+        assert ran.status[name] == "200" and ran.origin[name]["headers"]["destination"].endswith("elsewhere.example.org/other")
 
 
 def test_no_sentinel_arrives(ran, world):

@@ -3,14 +3,18 @@
 
 import json
 import re
+import time
 
 import pytest
 import world as world_module
 
+from conftest import TOP
 from liverun import LiveRun
+from waiting import wait_for
 
 REAL = world_module.REAL_KEY
 SECOND = REAL.replace("REALKEY", "NEXTKEY")
+THIRD = REAL.replace("REALKEY", "LASTKEY")
 FOLDER = "/var/lib/anchorhold/credentials"
 
 # Waits for a word on what to do next, one file a word: /go.N. "call" is a request on a connection of its own; "kept" goes on with one connection.
@@ -162,6 +166,41 @@ def test_a_fresh_inject_has_the_new_value(host, world, live):
     assert set(keys(world)) == {SECOND}
 
 
+# In place of anchor-inject@: PID 1 has given it its credential, and it does not go on before somebody writes a line.
+HELD = """[Service]
+ExecStart=
+ExecStart=/bin/sh -c 'read -r line </etc/anchorhold/hold; exec /usr/libexec/anchorhold/anchor-inject %i'
+"""
+
+
+def test_rotate_waits_for_an_inject_that_starts(host, world, live):
+    """It has been given the value of before, and is not listening yet; when the command returns it has the new one all the same."""
+    unit = f"anchor-inject@{live.run}.service"
+    host.run(f"mkfifo /etc/anchorhold/hold; mkdir -p /run/systemd/system/{unit}.d")
+    host.write(f"/run/systemd/system/{unit}.d/hold.conf", HELD)
+    host.systemctl("daemon-reload")
+    try:
+        host.systemctl("kill", "--signal=KILL", unit)
+        wait_for(lambda: host.property(unit, "SubState") == "start" and host.run(["cat", f"/proc/{host.property(unit, 'MainPID')}/comm"], check=False).stdout == "sh\n")
+        before = host.property("anchor-secretd.service", "InvocationID")
+        host.write("/run/value", THIRD, mode=0o600)
+        rotating = host.popen("anchorctl credential rotate anthropic --from=/run/value", stdout=-1, stderr=-2, text=True)
+        wait_for(lambda: host.property("anchor-secretd.service", "InvocationID") != before and host.is_active("anchor-secretd.service") == "active")
+        end = time.monotonic() + 2
+        while time.monotonic() < end:
+            assert rotating.poll() is None, rotating.communicate()[0]
+            time.sleep(0.1)
+        host.run("echo >/etc/anchorhold/hold")
+        out, _ = rotating.communicate(timeout=30)
+    finally:
+        host.run(f"rm -rf /run/systemd/system/{unit}.d /etc/anchorhold/hold /run/value")
+        host.systemctl("daemon-reload")
+    assert rotating.returncode == 0 and "1 run uses the new value from now on." in out
+    world.forget_logs()
+    wait_for(lambda: len(keys(world)) > 2)
+    assert set(keys(world)) == {THIRD}
+
+
 def test_removed_and_added_again(host, world, live):
     done = credential(host, "remove", "anthropic")
     world.forget_logs()
@@ -195,8 +234,32 @@ def test_changes_disturb_no_run(host, live):
     live.await_line("call 200")
 
 
+def test_a_run_may_have_much(host, world):
+    """What PID 1 gives its inject is read whole, also if that is more than a credential ever is; what would be more than PID 1 gives is refused."""
+    policy = "/etc/anchorhold/policy"
+    workflow = json.loads((TOP / "tests/integration/policy/workflows/exec-model.json").read_text())
+    second = json.loads((TOP / "tests/integration/policy/credentials/test-second.json").read_text())
+    ask = 'curl -sS -o /dev/null -w "status=%{http_code}" -H "x-api-key: $ANTHROPIC_API_KEY" https://api.anthropic.com/v1/models'
+    host.write(f"{policy}/workflows/exec-much.json", json.dumps({**workflow, "credentials": ["anthropic", "test-much"]}))
+    try:
+        for size in (300_000, 1_030_000):
+            host.write(f"{policy}/credentials/test-much.json", json.dumps({**second, "description": "x" * size}))
+            if size < 1_000_000:
+                credential(host, "add", "test-much", input="a-value-of-a-test")
+            world.forget_logs()
+            done = host.exec_run(ask, workflow="exec-much")
+            if size < 1_000_000:
+                assert "status=200" in done.stdout, done.stdout + done.stderr
+                assert set(keys(world)) == {REAL}
+            else:
+                assert done.returncode != 0 and "workflow exec-much: its credentials" in done.stdout + done.stderr
+    finally:
+        credential(host, "remove", "--quiet", "test-much", check=False)
+        host.run(f"rm -f {policy}/workflows/exec-much.json {policy}/credentials/test-much.json")
+
+
 def test_values_are_in_no_record(host, live):
     everything = host.run("journalctl --no-pager --namespace='*' -o export --all; find /var/lib/anchorhold -type f -exec cat {} +",
                           text=False, timeout=120).stdout
-    assert SECOND.encode() not in everything and REAL.encode() not in everything
+    assert not any(value.encode() in everything for value in (REAL, SECOND, THIRD))
     assert b"credential.rotated" in everything                       # the control: what was looked through has the change

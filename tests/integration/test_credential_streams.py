@@ -94,3 +94,16 @@ def test_only_what_is_denied_is_cut(host, ran):
     assert int(counts["stays"]) == 20 and int(counts["goes"]) < 20 and "was not closed cleanly" in ran.out, ran.out
     assert status(ran, "after-stays") == ["200 2"] and status(ran, "after-goes") == ["403 2"]
     assert [r["path"] for r in records(host, "conn.deny", ran.run, reason="policy-changed")] == ["/v1/models/goes"]
+
+
+def test_each_grant_has_its_end(host, ran):
+    """With what went over its connection: also of those that were open when the run ended."""
+    assert wait_for(lambda: records(host, "egress.released", ran.run), 30)
+    granted = {r["grant"] for r in records(host, "egress.allow", ran.run) if "grant" in r}
+
+    def ends():
+        return records(host, "conn.close", ran.run)
+
+    wait_for(lambda: {r["grant"] for r in ends()} == granted, 10, ends)
+    assert len(ends()) == len(granted) > 3
+    assert all("reason" not in r and r["bytes_in"] > 0 and r["bytes_out"] > 0 for r in ends()), ends()

@@ -7,6 +7,8 @@ import http.client
 import json
 import os
 import re
+import socket
+import ssl
 import struct
 import threading
 import time
@@ -15,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from egressrun import InjectRun, records
-from injectclient import connect
+from injectclient import connect, make_context
 from waiting import wait_for
 
 NAME = "wire.example.org"
@@ -182,6 +184,33 @@ def post_many(address, n):
 
 def test_200_parallel_posts(guest, address):
     assert guest.call(post_many, address, 200, timeout=80) == 200
+
+
+def shake_slowly(address, seconds):
+    """The status of a request over a connection whose guest is so long about the end of its handshake."""
+    into, out = ssl.MemoryBIO(), ssl.MemoryBIO()
+    tls = make_context().wrap_bio(into, out, server_hostname=NAME)
+    with socket.create_connection((address, 443), timeout=30) as s:
+
+        def until_done(step):
+            while True:
+                try:
+                    return step()
+                except ssl.SSLWantReadError:
+                    s.sendall(out.read())
+                    data = s.recv(65536)
+                    into.write(data) if data else into.write_eof()
+
+        until_done(tls.do_handshake)
+        assert tls.version() == "TLSv1.3" and out.pending                # the last word is ours, and not said yet
+        time.sleep(seconds)
+        tls.write(b"GET /x HTTP/1.1\r\nHost: %s\r\n\r\n" % NAME.encode())
+        return until_done(lambda: tls.read(65536)).split()[1]
+
+
+def test_a_slow_guest_is_waited_for(guest, address):
+    """As on a busy machine, when many connect at once."""
+    assert guest.call(shake_slowly, address, 12) == b"200"
 
 
 def read_events(address):

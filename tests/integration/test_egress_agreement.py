@@ -12,6 +12,7 @@ import time
 
 import pytest
 
+import frames
 from inside import reach, unix
 from liverun import LiveRun
 from waiting import wait_for
@@ -171,30 +172,68 @@ def test_a_first_round_that_fails_ends_the_run_before_its_first_step(host, check
     assert not [line for line in host.run("pgrep -l qemu", check=False).stdout.splitlines()]
 
 
-def test_a_policy_that_lets_through_ends_a_run_before_its_first_step(host):
-    """The third layer alone: an operator's files that name what the check takes for the host's address, which the other two deny as before."""
+@pytest.fixture
+def networks(host):
+    """Writes what test-net allows besides, by networks that host.json lists then."""
     path, config = "/etc/anchorhold/policy/egress/test-net.json", "/etc/anchorhold/host.json"
     before, config_before = host.run("cat " + path).stdout, host.run("cat " + config).stdout
-    policy, wide = json.loads(before), json.loads(config_before)
-    policy["allow"].append({"network": "192.0.2.0/24", "ports": [{"port": 22, "protocol": "raw"}]})
-    wide["networks"] = [*wide.get("networks", []), "192.0.2.0/24"]
-    host.write(config, json.dumps(wide))
-    host.write(path, json.dumps(policy))
+
+    def write(*rules, deny=()):
+        policy, wide = json.loads(before), json.loads(config_before)
+        policy["allow"] += [{"ports": [{"port": 22, "protocol": "raw"}]} | rule for rule in rules]
+        policy["deny"] += deny
+        wide["networks"] = [*wide.get("networks", []), *(rule["network"] for rule in rules)]
+        host.write(config, json.dumps(wide))
+        host.write(path, json.dumps(policy))
+        return [line for line in host.anchorctl("policy", "check", check=False).stdout.splitlines() if line.startswith(path)]
+
+    yield write
+    host.write(path, before)
+    host.write(config, config_before)
+
+
+def test_a_policy_that_lets_through_ends_a_run_before_its_first_step(host, check_unit, networks):
+    """The third layer alone. No file may allow what the check asks for, so this check asks for what an operator's files do allow, which the other two deny as before."""
+    other = "/var/lib/anchor-check"
+    host.run(f"sed 's/192\\.0\\.2\\.1/192.0.9.1/g' /usr/libexec/anchorhold/anchor-check >{other} && chmod 755 {other}")
+    check_unit(f"[Service]\nExecStart=\nExecStart={other} %i\n")
     try:
+        assert networks({"network": "192.0.9.0/24"}) == []
         done = host.anchorctl("run", "--workflow", "exec-net", "--", "echo", "up", check=False, timeout=120)
+        item = host.items()[0]["id"]
+        shown = host.show(item)
+        assert done.returncode == 1 and "\nup\n" not in done.stdout and not steps(host, item)
+        assert "enforcement.mismatch" in shown["reason"] and "layer policy" in shown["reason"], shown["reason"]
+        [found] = mismatches(host, shown["runs"][0]["id"])
+        assert found["reason"] == "layer policy: host-address is allowed"
+        tried = {(p["layer"], p["probe"]): p["result"] for p in found["probes"]}
+        assert tried["policy", "unlisted-name"] == tried["cgroup", "metadata"] == tried["guest-network", "metadata"] == "denied"
+        # the control: without that rule the same begins
+        networks()
+        assert "\nup\n" in "\n" + host.anchorctl("run", "--workflow", "exec-net", "--", "echo", "up", timeout=120).stdout
     finally:
-        host.write(path, before)
-        host.write(config, config_before)
-    item = host.items()[0]["id"]
-    shown = host.show(item)
-    assert done.returncode == 1 and "\nup\n" not in done.stdout and not steps(host, item)
-    assert "enforcement.mismatch" in shown["reason"] and "layer policy" in shown["reason"], shown["reason"]
-    [found] = mismatches(host, shown["runs"][0]["id"])
-    assert found["reason"] == "layer policy: host-address is allowed"
-    tried = {(p["layer"], p["probe"]): p["result"] for p in found["probes"]}
-    assert tried["policy", "unlisted-name"] == tried["cgroup", "metadata"] == tried["guest-network", "metadata"] == "denied"
-    # the control: without that rule the same begins
+        host.run(f"rm {other}")
+
+
+def test_a_network_that_is_a_runs_own_is_refused_where_it_is_written(host, live, networks):
+    """Each run with such a rule would be ended at once, or would have it to no avail."""
+    for network, taken in (("192.0.2.0/24", "192.0.2.1/32"), ("198.18.0.0/15", "198.18.0.0/15"), ("198.18.7.0/24", "198.18.0.0/15"),
+                           ("10.255.255.0/30", "10.255.255.0/30"), ("127.0.0.0/8", "127.0.0.0/8"), ("169.254.0.0/16", "169.254.0.0/16")):
+        [line] = networks({"network": network})
+        assert "/allow/6/network" in line and taken in line, line
+        done = host.anchorctl("run", "--workflow", "exec-net", "--", "echo", "up", check=False, timeout=60)
+        assert done.returncode != 0 and "\nup\n" not in "\n" + done.stdout and taken in done.stderr, (network, done)
+        reload = host.anchorctl("policy", "reload", live.run, check=False)
+        assert reload.returncode != 0 and taken in reload.stderr, (network, reload)
+        allow = host.anchorctl("policy", "allow", live.run, json.dumps({"network": network, "ports": [443]}), check=False)
+        assert allow.returncode != 0 and "network" in allow.stderr, (network, allow)
+
+    # the control: the rest of such a network, and one that has the asked address taken out; each is a policy that a run lives with
+    deny = [{"network": "192.0.2.1/32"}]
+    assert networks({"network": "192.0.2.0/24"}, {"network": "10.0.0.0/8"}, deny=deny) == []
     assert "\nup\n" in "\n" + host.anchorctl("run", "--workflow", "exec-net", "--", "echo", "up", timeout=120).stdout
+    assert host.anchorctl("policy", "reload", live.run).returncode == 0
+    assert mismatches(host, live.run) == [] and host.is_active(f"anchor-run@{live.run}.service") == "active"
 
 
 def test_a_policy_that_names_metadata_is_refused_where_it_is_written(host):
@@ -230,6 +269,14 @@ def test_doctor_asks_all_layers(host):
     assert {p["layer"] for p in table["probes"]} == LAYERS
     for p in table["probes"]:
         assert p["result"] == ("allowed" if p["probe"] == "allowed-control" else "denied"), p
+    # what nothing relies on is told all the same
+    lsm = host.run("cat /sys/kernel/security/lsm", check=False).stdout.strip()
+    [told] = [f["text"] for f in findings if f["check"] == "bpf-lsm"]
+    assert told == ("active" if "bpf" in lsm.split(",") else "not active" if lsm else "unknown (securityfs is not mounted)") + "; not relied on"
+    # and whether what a guest sends by ways that there are none is answered
+    answered = frames.are_answered(host)
+    [told] = [f["text"] for f in findings if f["check"] == "frames"]
+    assert table["answers_frames"] == answered and ("refused at once" if answered else "dropped in silence") in told
     # on a terminal it is a table of layers and probes
     assert "unlisted-name" in host.anchorctl("doctor").stdout
 

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Denials are told in sum every ten seconds. What egressd had counted when it is killed is told by its next life: the counts of a run's records
-are the number of its denials. And what ends while it is away, it hears of afterwards."""
+are the number of its denials. And what ends while it is away, it hears of afterwards; what ends while auditd is away is in the log
+when that is back."""
 
+import collections
+import contextlib
 import socket
 from concurrent.futures import ThreadPoolExecutor
 
@@ -77,23 +80,62 @@ def hold(address, n, path, opened, over):
     return n
 
 
-def test_ends_are_told_when_egressd_is_back(host, run, tmp_path):
-    """Connections that end while egressd is away end for it as well, and each is in the log: nothing of them counts against the run."""
+def ends(run, grants):
+    """The records of the ends of these grants, by grant."""
+    by_grant = collections.defaultdict(list)
+    for r in run.records("conn.close", name=ALLOWED):
+        if r["grant"] in grants:
+            by_grant[r["grant"]].append(r)
+    return by_grant
+
+
+@contextlib.contextmanager
+def held_open(run, tmp_path, path):
+    """So many connections with a request on each; gives their grants, and a function that closes them."""
     opened, over = tmp_path / "opened", tmp_path / "over"
     with ThreadPoolExecutor(1) as pool:
-        held = pool.submit(run.call, hold, run.address_of(ALLOWED), 48, "/held", opened, over)
+        held = pool.submit(run.call, hold, run.address_of(ALLOWED), 48, path, opened, over)
         try:
             wait_for(opened.exists, 20)
-            grants = {r["grant"] for r in run.records("egress.allow", name=ALLOWED, path="/held")}
+            grants = {r["grant"] for r in run.records("egress.allow", name=ALLOWED, path=path)}
             assert len(grants) == 48
-            host.stop_daemon("anchor-egressd")
+            yield grants, over.touch
         finally:
             over.touch()
         assert held.result() == 48
+
+
+def assert_each_once(run, grants):
+    wait_for(lambda: set(ends(run, grants)) == grants, 20, lambda: grants - set(ends(run, grants)))
+    found = ends(run, grants)
+    assert all(len(r) == 1 and "reason" not in r[0] and r[0]["bytes_in"] > 0 for r in found.values())   # its proxy's word, not egressd's guess
+
+
+def test_ends_are_told_when_egressd_is_back(host, run, tmp_path):
+    """Connections that end while egressd is away end for it as well, and each is in the log: nothing of them counts against the run."""
+    with held_open(run, tmp_path, "/held") as (grants, _):
+        host.stop_daemon("anchor-egressd")
     host.start_daemon("anchor-egressd")
+    assert_each_once(run, grants)
 
-    def ends():
-        return {r["grant"]: r for r in run.records("conn.close", name=ALLOWED) if r["grant"] in grants}
 
-    wait_for(lambda: set(ends()) == grants, 20, lambda: grants - set(ends()))
-    assert all("reason" not in r and r["bytes_in"] > 0 for r in ends().values())   # its proxy's word, not egressd's guess
+def test_ends_are_told_when_auditd_is_back(host, run, tmp_path):
+    """As many ends as grants, each once, also of connections that ended while nobody could write it down."""
+    def refused():
+        return host.journal("-u", "anchor-egressd.service").count("the end of a connection cannot be recorded")
+
+    before = refused()
+    with held_open(run, tmp_path, "/held/too") as (grants, close):
+        with host.frozen("anchor-auditd"):
+            close()
+            wait_for(lambda: refused() > before, 15)
+            assert not ends(run, grants)
+    assert_each_once(run, grants)
+
+
+def test_ends_are_told_when_the_proxy_ends(host, run, tmp_path):
+    """As at the end of each run: what went over the connections that are open then."""
+    with held_open(run, tmp_path, "/held/last") as (grants, _):
+        host.systemctl("stop", f"anchor-proxy@{RUN}.service")
+        assert_each_once(run, grants)
+    assert run.call(dns, ALLOWED)[0] == 0   # the next one serves

@@ -78,9 +78,17 @@ def ask(data, server=GATEWAY, tcp=False, timeout=3):
             return None
 
 
+def read_exactly(s, n):
+    """So many bytes, or as many as there are until the end. (With a time limit a socket does not block, and MSG_WAITALL waits for nothing.)"""
+    data = b""
+    while len(data) < n and (more := s.recv(n - len(data))):
+        data += more
+    return data
+
+
 def read_tcp(s):
-    head = s.recv(2, socket.MSG_WAITALL)
-    return s.recv(int.from_bytes(head, "big"), socket.MSG_WAITALL) if len(head) == 2 else b""
+    head = read_exactly(s, 2)
+    return read_exactly(s, int.from_bytes(head, "big")) if len(head) == 2 else b""
 
 
 def answer(run, name, *args, **kwargs):

@@ -9,7 +9,8 @@ import time
 import pytest
 
 from egressrun import records
-from test_egress_never_off import assert_cut, assert_nothing_starts, comes_back, fence_reason, live  # noqa: F401
+from liverun import assert_nothing_starts
+from test_egress_never_off import assert_cut, calling, comes_back, fence_reason, live  # noqa: F401
 from waiting import wait_for
 
 
@@ -45,13 +46,17 @@ def test_deny_all_without_a_daemon(host, live, what):
     wait_for(host.is_enforced, 15)
     before, begin = len(live.show()["notes"]), time.monotonic()       # newest first
     give = take(host)
-    try:
-        assert_cut(live, begin)
-        def told():
-            notes = live.show()["notes"]
-            return any(named in note["text"] for note in notes[:len(notes) - before] if note["kind"] == "enforcer.lost")
+
+    def told():
+        notes = live.show()["notes"]
+        return any(named in note["text"] for note in notes[:len(notes) - before] if note["kind"] == "enforcer.lost")
+
+    def told_and_nothing_starts():
         wait_for(told, 15, lambda: json.dumps(live.show()["notes"], indent=1))
         assert_nothing_starts(host)
+
+    try:
+        assert_cut(live, begin, told_and_nothing_starts)
     finally:
         give()
     comes_back(live)
@@ -61,9 +66,9 @@ def test_deny_all_without_listeners(host, live):
     """The proxy's listeners are the only way; with their socket unit they are gone, and `show` names it."""
     begin = time.monotonic()
     host.systemctl("stop", f"anchor-proxy@{live.run}.socket", f"anchor-proxy@{live.run}.service")
-    assert_cut(live, begin)
     said = f"anchor-proxy@{live.run}.socket was stopped: nothing goes out through it"
-    wait_for(lambda: any(note["text"] == said for note in live.show()["notes"]), 15, lambda: json.dumps(live.show()["notes"], indent=1))
+    assert_cut(live, begin, lambda: wait_for(lambda: any(note["text"] == said for note in live.show()["notes"]), 15,
+                                             lambda: json.dumps(live.show()["notes"], indent=1)))
     host.systemctl("start", f"anchor-proxy@{live.run}.socket")
     comes_back(live)
 

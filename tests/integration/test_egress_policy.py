@@ -309,10 +309,10 @@ def test_literal_address_by_network(host, guest, world):
     assert not (isinstance(direct, bytes) and direct.startswith(b"HTTP/1.1 200"))
 
 
-def status_of(guest, request, name="git.example.org"):
+def status_of(guest, request, name="git.example.org", fields=""):
     """What comes of "GET /path" through the explicit proxy, in the clear."""
     method, path = request.split(" ")
-    head = f"{method} http://{name}{path} HTTP/1.1\r\nHost: {name}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+    head = f"{method} http://{name}{path} HTTP/1.1\r\nHost: {name}\r\n{fields}Content-Length: 0\r\nConnection: close\r\n\r\n"
     return int(guest.call(exchange, "10.255.255.1", 3128, head.encode(), 5, False).split()[1])
 
 
@@ -387,6 +387,18 @@ def test_suggest_what_was_blocked(host, guest, folder, world):
 
 SAME_WINDOW = ["GET /private", "GET /other/a", "GET /other/b", "HEAD /other/a", "POST /private/x", "GET /other/a/below", "GET /other/a", "GET /other/b?token=hidden"]
 BESIDE = ["GET /other", "GET /other/c", "GET /privately", "POST /other/a", "DELETE /private", "POST /private", "GET /public"]
+
+
+@pytest.mark.parametrize("field", ["Destination: http://git.example.org/private", "destination: /public/y", "X-Amz-Copy-Source: /private", "X_Copy_From: private/x"])
+def test_deny_a_second_path_where_rules_have_paths(host, guest, field):
+    """WebDAV's MOVE and COPY say in a field where to, and object stores where from: no rule about paths sees that."""
+    for request in "MOVE /public/x", "COPY /public/x", "PUT /public/x":
+        answer = guest.call(exchange, "10.255.255.1", 3128, f"{request.replace(' ', ' http://git.example.org')} HTTP/1.1\r\nHost: git.example.org\r\n{field}\r\n"
+                            "Content-Length: 0\r\nConnection: close\r\n\r\n".encode(), 5, False)
+        assert answer.startswith(b"HTTP/1.1 403 ") and b"Anchorhold-Reason: second-path" in answer
+    assert wait_for(lambda: records(host, "egress.deny", RUN, reason="second-path"))[0]["rule"] == "egress/test-networks.json#/allow/2"
+    # the control: the same without it, and with a field that means nothing
+    assert status_of(guest, "GET /public/x") != 403 and status_of(guest, "MOVE /public/x", fields="Destinations: /private\r\n") != 403
 
 
 def test_suggested_is_loaded(host, anchord, folder):

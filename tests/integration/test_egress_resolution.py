@@ -6,22 +6,21 @@ A stand-in guest (fakeguest.py) connects to names of one wildcard; the zone says
 """
 
 import json
-import pathlib
-import subprocess
-import sys
+import socket
 import time
 
 import pytest
 
 import world as worlds
 from fakeguest import FakeGuest, dns, exchange
+from inside import enter, in_child
 from test_run_egress import records
 from waiting import wait_for
 
 RUN = "r00000resolv1"
 RESOLV_CONF = "/etc/resolv.conf"
-STUB_DIR = "/run/systemd/resolve"
-TOP = pathlib.Path(__file__).resolve().parents[2]
+HOSTS = "/etc/hosts"
+RESOLVED, DROP_INS = "/run/systemd/resolve", "/run/systemd/resolved.conf.d"
 
 
 class Names:
@@ -98,6 +97,7 @@ BAD = [
     ({"A": ["169.254.170.2"]}, "metadata"),
     ({"A": ["168.63.129.16"]}, "metadata"),
     ({"A": ["100.100.100.200"]}, "metadata"),
+    ({"A": ["100.96.0.96"]}, "metadata"),
     ({"A": ["192.0.0.192"]}, "metadata"),
     ({"AAAA": ["fd00:ec2::254"]}, "metadata"),
     ({"AAAA": ["fd20:ce::254"]}, "metadata"),
@@ -313,37 +313,107 @@ def test_dead_resolver_is_passed_over(host, guest, names, configured):
     assert time.monotonic() - begin < 1.4         # and is not asked first again
 
 
-def test_resolved_stub_and_a_change_of_resolv_conf(host, guest, names, configured, world, tmp_path):
-    """A host as systemd-resolved leaves it: a link to a file of resolved's that names a stub on the loopback."""
-    saved = host.run(f"cat {RESOLV_CONF} 2>/dev/null; true").stdout
-    stub_zone, stub_log = tmp_path / "stub.json", tmp_path / "stub.jsonl"
-    name, later = names.add({"A": [worlds.OTHER]}), names.add({"A": [worlds.ORIGIN]})
-    stub_zone.write_text(json.dumps({name: {"A": [worlds.ORIGIN]}}))
-    stub = subprocess.Popen(["nsenter", "--net", "--target", str(host.pid), "--", sys.executable, str(TOP / "tests/world/dnsserver.py"),
-                             "127.0.0.53", str(stub_zone), str(stub_log)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    try:
-        assert stub.stdout.readline().strip() == b"ready"
-        host.write(f"{STUB_DIR}/stub-resolv.conf", "# by systemd-resolved\nnameserver 127.0.0.53\noptions edns0 trust-ad\nsearch .\n")
-        host.write(f"{STUB_DIR}/resolv.conf", f"nameserver {worlds.RESOLVER}\n")
-        host.run(f"ln -sfn {STUB_DIR}/stub-resolv.conf {RESOLV_CONF}")
-        configured.set(resolvers=[])
-        assert get(guest, name) == (200, None)
-        assert allowed(host, name)[0]["addresses"] == [worlds.ORIGIN]
-        assert [json.loads(line)["name"] for line in stub_log.read_text().splitlines()][0] == name and not names.queries(name)
+class Resolved:
+    """systemd-resolved, started and linked as an administrator does it, with the world's server as its own. Of `kept` it has its own idea, as /etc/hosts gives it one."""
 
-        # no run is registered in between: the next lookup sees it
-        host.run(f"ln -sfn {STUB_DIR}/resolv.conf {RESOLV_CONF}")
+    def __init__(self, host, names):
+        self.host = host
+        self.kept, self.inside = (names.add({"A": [worlds.OTHER]}) for _ in range(2))
+        # the image has it, and neither starts it nor leads anybody to it
+        assert host.is_active("systemd-resolved.service") == "inactive" and not host.run(f"ls -d {RESOLVED} {RESOLV_CONF}", check=False).stdout
+        self.hosts = host.run(f"cat {HOSTS}", check=False).stdout
+        host.write(f"{DROP_INS}/world.conf", f"[Resolve]\nDNS={worlds.RESOLVER}\nDomains=~.\nFallbackDNS=\nLLMNR=no\nDNSSEC=no\n")
+        host.write(HOSTS, f"{self.hosts}\n{worlds.ORIGIN} {self.kept}\n127.0.0.1 {self.inside}\n")
+        host.systemctl("enable", "--now", "systemd-resolved.service")
+        self.link("stub-resolv.conf")
+        assert "nameserver 127.0.0.53\n" in host.run(["cat", RESOLV_CONF]).stdout
+
+    def link(self, name):
+        self.host.run(f"ln -sfn {RESOLVED}/{name} {RESOLV_CONF}")
+
+    def stop(self):
+        self.host.systemctl("disable", "--now", "systemd-resolved.service")
+        self.host.run(f"rm -rf {RESOLV_CONF} {HOSTS} {DROP_INS} {RESOLVED}")
+        if self.hosts:
+            self.host.write(HOSTS, self.hosts)
+
+
+@pytest.fixture(scope="module")
+def started(host, names):
+    it = Resolved(host, names)
+    yield it
+    it.stop()
+
+
+@pytest.fixture
+def resolved(started, configured):
+    configured.set(resolvers=[])
+    return started
+
+
+def test_a_stub_of_systemd_resolved_is_asked(host, guest, names, resolved):
+    name = names.add({"A": [worlds.ORIGIN]})
+    assert get(guest, name) == (200, None)
+    assert allowed(host, name)[0]["addresses"] == [worlds.ORIGIN] and names.queries(name)
+    # by the stub, not past it
+    assert get(guest, resolved.kept) == (200, None)
+    assert allowed(host, resolved.kept)[0]["addresses"] == [worlds.ORIGIN] and not names.queries(resolved.kept)
+
+
+def test_deny_bad_addresses_that_a_stub_tells(host, guest, names, resolved):
+    """Whether they are its servers' or its own."""
+    bad = {names.add({kind: [address]}): (address, reason) for kind, address, reason in (
+        ("A", "127.0.0.1", "own-address"), ("A", "127.0.0.53", "not-global"), ("A", "10.1.2.3", "not-global"), ("A", "169.254.169.254", "metadata"), ("A", worlds.GATEWAY, "own-address"),
+        ("AAAA", "::1", "own-address"), ("AAAA", "::ffff:169.254.169.254", "metadata"), ("AAAA", "fe80::1", "not-global"))}
+    bad[resolved.inside] = "127.0.0.1", "own-address"
+    for name, (address, reason) in bad.items():
+        assert get(guest, name) == (403, reason), address
+        [record] = denied(host, name)
+        assert record["detail"] == address and not allowed(host, name)
+    # the control
+    name = names.add({"A": ["10.1.2.3", worlds.ORIGIN, "127.0.0.1"]})
+    assert get(guest, name) == (200, None)
+    assert allowed(host, name)[0]["refused"] == {"10.1.2.3": "not-global", "127.0.0.1": "own-address"}
+
+
+def is_truncated(name):
+    """Whether the stub has more to say of that name than goes into the datagram that egressd takes."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+        s.settimeout(5)
+        s.connect(("127.0.0.53", 53))
+        s.send(b"\0\1\1\0\0\1\0\0\0\0\0\1" + b"".join(bytes([len(label)]) + label.encode() for label in name.split(".")) + b"\0\0\1\0\1" + b"\0\0\x29\x04\xd0" + bytes(6))
+        return [bool(s.recv(65536)[2] & 2)]
+
+
+def test_a_stub_that_truncates_is_asked_over_tcp(host, guest, names, resolved):
+    """An answer of many aliases with long names."""
+    ends = [f"{'a' * 60}.{'b' * 60}.{'c' * 60}.long{n}.example.org" for n in range(10)]
+    aliases = {name: {"CNAME": following} for name, following in zip(ends, ends[1:])}
+    name = names.add({"CNAME": ends[0], "tcp": True}, {**aliases, ends[-1]: {"A": [worlds.ORIGIN]}})
+    short = names.add({"CNAME": ends[-1]})
+
+    def ask(asked):
+        enter(host.pid, ["net"])
+        return is_truncated(asked)
+
+    assert in_child(lambda: ask(name)) == [True] and in_child(lambda: ask(short)) == [False]
+    assert get(guest, name) == get(guest, short) == (200, None)
+    assert allowed(host, name)[0]["addresses"] == [worlds.ORIGIN]
+
+
+def test_a_change_of_resolv_conf_holds_at_once(host, guest, names, resolved):
+    """No run is registered in between: past the stub, to the servers that resolved names, and back."""
+    try:
+        resolved.link("resolv.conf")
+        later = names.add({"A": [worlds.ORIGIN]})
         assert get(guest, later) == (200, None)
-        assert names.queries(later)
-        # what the other servers said counts no more
-        assert get(guest, name) == (200, None)
-        assert allowed(host, name)[-1]["addresses"] == [worlds.OTHER]
+        # what the other server said counts no more
+        assert get(guest, resolved.kept) == (200, None)
+        assert allowed(host, resolved.kept)[-1]["addresses"] == [worlds.OTHER] and names.queries(resolved.kept)
     finally:
-        stub.stdin.close()
-        stub.wait(10)
-        host.run(f"rm -f {RESOLV_CONF}; rm -rf {STUB_DIR}")
-        if saved:
-            host.write(RESOLV_CONF, saved)
+        resolved.link("stub-resolv.conf")
+    assert get(guest, resolved.kept) == (200, None)
+    assert allowed(host, resolved.kept)[-1]["addresses"] == [worlds.ORIGIN]
 
 
 def silent(name, port, timeout=15):

@@ -20,9 +20,8 @@ import world as worlds
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "adversary"))
 import sockets  # noqa: E402
 
-from inside import cgroup_of, enter  # noqa: E402
+from inside import cgroup_of, enter, in_child  # noqa: E402
 from liverun import LiveRun  # noqa: E402
-from test_egress_adversary import in_child  # noqa: E402
 
 LISTED, OTHER, TEMPLATE = "strict-listed.service", "strict-other.service", "strict-many@1.service"
 CONFIG = "/etc/anchorhold/host.json"

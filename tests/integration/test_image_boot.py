@@ -75,6 +75,35 @@ def test_empty_environment(host):
     assert names <= {"container", "PATH", "LANG"}
 
 
+PRESETS = r"""
+set -e
+mount -t tmpfs tmpfs "$3"
+mkdir "$3"/{changed,work,tree}
+mount -t overlay overlay -o "lowerdir=$2:$1,upperdir=$3/changed,workdir=$3/work" "$3/tree"
+links() { (cd "$3/changed" && find . -type l | sort); }
+chroot "$3/tree" systemctl preset-all >&2
+links "$@"
+echo without
+rm "$3/tree/usr/lib/systemd/system-preset/00-anchorhold.preset"
+chroot "$3/tree" systemctl preset-all >&2
+links "$@"
+"""
+
+
+def test_first_boot_enables_nothing(tmp_path):
+    """A machine without an id applies all presets. The control is the same tree without ours: systemd's own would start a resolver that listens on every network."""
+    ours, there = tmp_path / "ours", tmp_path / "there"
+    there.mkdir()
+    subprocess.run([TOP / "image/ours", ours], check=True, capture_output=True)
+    base = subprocess.run([TOP / "image/rootfs"], check=True, capture_output=True, text=True).stdout.strip()
+    done = subprocess.run(["unshare", "--mount", "--propagation", "private", "bash", "-c", PRESETS, "presets", base, ours, there],
+                          capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    enabled, without = done.stdout.split("without\n")
+    assert enabled == ""
+    assert "./etc/systemd/system/sysinit.target.wants/systemd-resolved.service\n" in without
+
+
 def test_exec_returns_status(host):
     assert host.run("exit 7", check=False).returncode == 7
     assert host.run("kill -9 $$", check=False).returncode in (-9, 137)
@@ -163,6 +192,55 @@ def test_kept_boot_holds_nothing_of_its_caller(tmp_path):
         assert subprocess.run(["flock", "--nonblock", lock, "true"], check=False).returncode == 0
     finally:
         subprocess.run([TOP / "image" / "stop", name], check=True, timeout=90)
+
+
+@pytest.mark.parametrize("options, why", [
+    (["--container", "--name"], "--name needs a value"),
+    (["--container", "--timeout"], "--timeout needs a value"),
+    (["--container", "--etc", ""], "--etc needs a value"),
+    (["--container", "--timeout", "abc"], "--timeout takes a number of seconds, not abc"),
+    (["--container", "--timeout", "0"], "--timeout takes a number of seconds, not 0"),
+    (["--vm", "--memory", "much"], "--memory takes a size such as 4G, not much"),
+    (["--container", "--memory", "1G"], "are for --vm"),
+    (["--container", "--append", "quiet"], "are for --vm"),
+    (["--vm", "--templates", "/"], "are for --container"),
+    (["--container", "--templates", "/nonexistent"], "--templates: there is no folder /nonexistent"),
+    (["--container", "--credentials", "/nonexistent"], "--credentials: there is no folder /nonexistent"),
+    (["--container", "--etc", "/nonexistent/etc"], "--etc: there is no folder /nonexistent/etc"),
+    (["--container", "--var", "/nonexistent"], "--var: there is no folder /nonexistent"),
+    (["--vm", "--image", "/nonexistent"], "--image: there is no folder /nonexistent"),
+    (["--vm", "--attach", "/nonexistent"], "--attach: there is no file /nonexistent"),
+    (["--container", "--keep"], "--keep needs --name"),
+    (["--container", "--keep", "--name", "x", "--", "true"], "--keep takes no command"),
+    (["--container", "--name", "X"], "a boot's name is"),
+    (["--nothing"], "there is no option --nothing"),
+    ([], "say how to boot")], ids=" ".join)
+def test_arguments_that_mean_nothing(tmp_path, options, why):
+    """Told in one line, with 2, and nothing was touched. The controls are the boots of all other tests, with those that mean something."""
+    done = subprocess.run([BOOT, *options], env={"PATH": os.environ["PATH"], "CACHE": str(tmp_path)}, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                          timeout=60, check=False)
+    assert done.returncode == 2 and len(done.stderr.splitlines()) == 1 and why in done.stderr, done
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_fails_at_its_beginning_leaves_nothing(tmp_path):
+    """The state of a boot without a name goes with it, also when its credentials cannot be copied. The control: that of a named one stays."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "cp").write_text("#!/bin/sh\necho cannot copy >&2\nexit 1\n")
+    (tmp_path / "bin" / "cp").chmod(0o755)
+    name = f"check-begin-{os.getpid()}"
+    for named in ([], ["--name", name]):
+        done = subprocess.run([BOOT, "--container", *named, "--credentials", tmp_path / "bin", "--", "true"], stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                              env={"PATH": f"{tmp_path}/bin:{os.environ['PATH']}", "CACHE": str(tmp_path / "cache")}, timeout=60, check=False)
+        assert done.returncode == 1 and "cannot copy" in done.stderr, done
+        assert [path.name for path in (tmp_path / "cache" / "boot").iterdir()] == named[1:]
+        assert not (BOOTS / name).exists()
+
+
+def test_stop_of_what_does_not_run():
+    for argv, status, why in ((["check-nobody"], 1, "no boot named check-nobody is running"), ([], 2, "usage"), (["../x"], 2, "usage")):
+        done = subprocess.run([TOP / "image" / "stop", *argv], capture_output=True, text=True, check=False)
+        assert (done.returncode, why in done.stderr) == (status, True), done
 
 
 @pytest.mark.parametrize("release, btf, fine", [("6.7.0", True, True), ("6.12.9-amd64", True, True), ("7.0", True, True),

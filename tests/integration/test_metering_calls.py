@@ -3,9 +3,11 @@
 
 import json
 import re
+import subprocess
 
 import pytest
 from metering import records, seal_openai
+from waiting import wait_for
 
 GUEST = r"""
 ask() { name=$1; shift; curl -sS -N -m 20 -w "\n== $name %{http_code}\n" -H 'content-type: application/json' "$@" 2>&1 || echo "== $name failed"; }
@@ -108,3 +110,60 @@ def test_anchorctl_cost(host, ran):
     assert "gpt-x" in text and "11 calls, 2 of them estimated" in text
     assert json.loads(host.anchorctl("cost", "--by=day", "--since=2100-01-01", "--json=short").stdout) == []
     assert host.anchorctl("cost", "i000000000000", check=False).returncode == 4
+
+
+BEGIN = """
+curl -sS -m 20 -H "x-api-key:$ANTHROPIC_API_KEY" -H 'content-type: application/json' \\
+    -d '{"model":"claude-x","max_tokens":10,"metadata":{"user_id":"slowest"},"messages":[]}' https://api.anthropic.com/v1/messages >/dev/null 2>&1 &
+"""
+
+
+def check_broken_off(host, item):
+    """One call, of which nobody has heard the answer, is on record in both places."""
+    [call] = records(host, "model.call", run=item["runs"][0]["id"])
+    assert (call["status"], call["complete"], call["estimated"], call["output_tokens"]) == (0, False, True, 0)
+    assert call["input_tokens"] > 0 and call["cost_microusd"] == 3 * call["input_tokens"]
+    [row] = json.loads(host.anchorctl("cost", item["id"], "--json=short").stdout)
+    assert (row["calls"], row["estimated"], row["cost_microusd"]) == (1, 1, call["cost_microusd"])
+
+
+def begin_call(host, world, then):
+    """A run of that script after a call to which the provider has not answered yet: what shows its output, and its item."""
+    seal_openai(host)
+    world.forget_logs()
+    going = host.popen(["anchorctl", "run", "--workflow", "metered", "--", "sh", "-c", BEGIN + then], user="operator", stdout=subprocess.PIPE)
+    wait_for(lambda: world.log("provider"))
+    return going, next(i["id"] for i in host.items() if i["workflow"] == "metered" and i["state"] == "running")
+
+
+def test_call_under_way_when_the_agent_leaves(host, world):
+    going, item = begin_call(host, world, "until getent hosts leave.example.org; do sleep 0.2; done\n")
+    host.anchorctl("policy", "allow", item, "leave.example.org:443")
+    going.communicate(timeout=60)
+    assert [entry["path"] for entry in world.log("provider")] == ["/v1/messages"]
+    check_broken_off(host, host.show(item))
+
+
+def test_call_under_way_when_an_operator_stops_the_run(host, world):
+    going, item = begin_call(host, world, "wait\n")
+    host.anchorctl("stop", item)
+    going.communicate(timeout=60)
+    check_broken_off(host, host.show(item))
+
+
+def test_auditd_may_die(host, world):
+    """No record of a call is lost for that, and none is there twice."""
+    seal_openai(host)
+    world.forget_logs()
+    script = 'for i in 1 2 3 4 5 6 7 8; do curl -sS -m 20 -o /dev/null -w "%{http_code}\\n" -H "x-api-key:$ANTHROPIC_API_KEY" ' \
+             '-d \'{"model":"claude-x","max_tokens":10,"messages":[]}\' https://api.anthropic.com/v1/messages; sleep 0.3; done\n'
+    going = host.popen(["anchorctl", "run", "--workflow", "metered", "--", "sh", "-c", script], user="operator", stdout=subprocess.PIPE)
+    for calls in (2, 5):
+        wait_for(lambda calls=calls: len(world.log("provider")) >= calls)
+        host.systemctl("kill", "--signal=KILL", "anchor-auditd.service")
+    out = going.communicate(timeout=120)[0]
+    item = host.show(next(i["id"] for i in host.items() if i["workflow"] == "metered"))
+    assert (out.decode() if isinstance(out, bytes) else out).split().count("200") == 8 == len(world.log("provider")), out
+    calls = [call["call"] for call in records(host, "model.call", run=item["runs"][0]["id"])]
+    assert len(calls) == len(set(calls)) == 8
+    assert sum(row["calls"] for row in json.loads(host.anchorctl("cost", item["id"], "--json=short").stdout)) == 8

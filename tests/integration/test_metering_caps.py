@@ -90,6 +90,18 @@ done
     assert done.item["cost_microusd"] == without["cost_microusd"] + said["cost_microusd"]
 
 
+def test_a_stream_that_breaks_off_counts_as_reserved(host, world):
+    """Although it began with a number. Beside it the same stream to its end: that counts as said."""
+    done = run(host, world, "metered-run", r"""
+for wish in cut x; do ask $wish -d "{\"model\":\"claude-x\",\"max_tokens\":300,\"stream\":true,\"metadata\":{\"user_id\":\"$wish\"},\"messages\":[]}"; done
+""")
+    cut, whole = records(host, "model.call", run=done.item["runs"][0]["id"])
+    assert (cut["status"], cut["complete"], cut["estimated"], cut["output_tokens"]) == (200, False, True, 300)
+    assert cut["input_tokens"] > 0 and cut["cost_microusd"] == 3 * cut["input_tokens"] + 15 * 300
+    assert whole["complete"] and not whole["estimated"] and 1 < whole["output_tokens"] < 300
+    assert done.item["cost_microusd"] == cut["cost_microusd"] + whole["cost_microusd"]
+
+
 def test_a_smaller_call(host, world):
     """Only the digits of max_tokens change, and the length with them."""
     done = run(host, world, "metered-lower", 'call 100000 x >/tmp/b; ask one --data-binary @/tmp/b; ask chunked -H "transfer-encoding: chunked" --data-binary @/tmp/b\n')

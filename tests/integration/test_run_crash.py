@@ -4,6 +4,7 @@
 docs/architecture.md has the table of what is to happen; this file is what keeps it true.
 """
 
+import contextlib
 import json
 import re
 import threading
@@ -11,6 +12,7 @@ import time
 
 import pytest
 
+from liverun import assert_nothing_starts
 from waiting import wait_for
 
 PINS = "/sys/fs/bpf/anchorhold/prog"
@@ -89,21 +91,20 @@ def before(host):
 
 
 @pytest.fixture(scope="module")
-def runs(host, before):
-    """Three runs at once: one that outlives the daemons, and two victims."""
-    live = Live(host, "exec-model", "echo up\n" + GUEST)
-    victims = [Live(host, "exec", "echo up; dd if=/dev/zero of=/root/big bs=1M count=8 2>/dev/null; sleep 600") for _ in range(2)]
-    for run in (live, *victims):
-        run.ready()
-    yield (live, *victims)
+def live(host, before):
+    """The run that outlives the daemons."""
+    run = Live(host, "exec-model", "echo up\n" + GUEST).ready()
+    run.await_line("^call 200$")
+    run.await_line("^open ")
+    yield run
     host.anchorctl("stop", "--all", check=False)
 
 
 @pytest.fixture(scope="module")
-def live(runs):
-    runs[0].await_line("^call 200$")
-    runs[0].await_line("^open ")
-    return runs[0]
+def victims(host, live):
+    """Two more at once. As long as they live there is room for no other."""
+    runs = [Live(host, "exec", "echo up; dd if=/dev/zero of=/root/big bs=1M count=8 2>/dev/null; sleep 600") for _ in range(2)]
+    return [run.ready() for run in runs]
 
 
 def left_of(host, run):
@@ -119,9 +120,9 @@ def assert_as_before(host, before):
     assert host.systemctl("--failed", "--no-legend", "--plain").stdout == ""
 
 
-def test_the_traces_of_a_run_are_seen(host, before, runs):
+def test_the_traces_of_a_run_are_seen(host, before, victims):
     """The control of every check below that nothing is left."""
-    run = runs[1].run
+    run = victims[0].run
     seen = traces(host)
     for trace in (f"unit anchor-vm@{run}.service", f"unit anchor-vm@{run}.socket", f"path /run/netns/anchor-{run}", f"path /run/anchorhold/run/{run}/channel"):
         assert trace in seen, seen
@@ -129,8 +130,8 @@ def test_the_traces_of_a_run_are_seen(host, before, runs):
         assert [line for line in seen - before if line.startswith(kind + " ")], kind
 
 
-def test_qemu_killed(host, runs):
-    victim = runs[1]
+def test_qemu_killed(host, victims):
+    victim = victims[0]
     host.systemctl("kill", "--signal=KILL", f"anchor-vm@{victim.run}.service")
     shown = victim.ended()
     assert shown["state"] == "exhausted" and shown["reason"] == f"anchor-vm@{victim.run}.service ended: signal 9: vm-gone: the virtual machine has ended", shown["reason"]
@@ -138,8 +139,8 @@ def test_qemu_killed(host, runs):
     assert_gone(host, victim.run)
 
 
-def test_anchor_run_killed(host, runs):
-    victim = runs[2]
+def test_anchor_run_killed(host, victims):
+    victim = victims[1]
     host.systemctl("kill", "--signal=KILL", f"anchor-run@{victim.run}.service")
     shown = victim.ended()
     assert (shown["state"], shown["reason"]) == ("exhausted", f"anchor-run@{victim.run}.service ended without a result: signal 9")
@@ -186,12 +187,9 @@ def test_a_run_waits_for_the_record(host, before, script, at):
     """auditd answers nobody just then: the run waits and says so, and each is on record once."""
     waiting = Live(host, "exec", script)
     waiting.await_line(at)
-    host.systemctl("kill", "--signal=STOP", "anchor-auditd.service")
-    try:
+    with host.frozen("anchor-auditd"):
         waiting.await_line("the audit log does not answer; the run waits for it", seconds=40)
         assert bool(waiting.said("^over$")) == (at == "up")
-    finally:
-        host.systemctl("kill", "--signal=CONT", "anchor-auditd.service")
     shown = waiting.ended(60)
     assert (shown["state"], len(shown["runs"])) == ("closed", 1), shown["reason"]
     records = host.run(f"journalctl --namespace=anchorhold -o json ANCHORHOLD_RUN={shown['runs'][0]['id']}").stdout.splitlines()
@@ -200,21 +198,31 @@ def test_a_run_waits_for_the_record(host, before, script, at):
     assert_gone(host, shown["runs"][0]["id"])
 
 
-STOP = {"stopped": lambda host, name: host.stop_daemon(name),
-        "frozen": lambda host, name: host.systemctl("kill", "--signal=STOP", f"{name}.service")}
-START = {"stopped": lambda host, name: host.start_daemon(name),
-         "frozen": lambda host, name: host.systemctl("kill", "--signal=CONT", f"{name}.service", check=False)}
+@contextlib.contextmanager
+def stopped(host, name):
+    host.stop_daemon(name)
+    try:
+        yield
+    finally:
+        host.start_daemon(name)
+
+
+GONE = {"stopped": stopped, "frozen": lambda host, name: host.frozen(name)}
+
+
+def notes_to_come(live, name):
+    """A function: the texts of the notes of that kind about that enforcer, of those that there were not yet."""
+    there = len(live.show()["notes"])       # newest first
+    return lambda kind: [note["text"] for note in live.show()["notes"][:-there or None] if note["kind"] == kind and name in note["text"]]
 
 
 @pytest.mark.parametrize("name, how", [("egressd", "stopped"), ("egressd", "frozen"), ("auditd", "stopped"), ("auditd", "frozen")])
 def test_enforcer_gone_cuts_and_says_so(host, live, name, how):
     wait_for(host.is_enforced)              # what was taken away before is back, to anchord as well
     live.await_line("^open ", time.monotonic())
-    notes = len(live.show()["notes"])       # newest first
-    new = lambda kind: [note["text"] for note in live.show()["notes"][:-notes or None] if note["kind"] == kind and name in note["text"]]
+    new = notes_to_come(live, name)
     begin = time.monotonic()
-    STOP[how](host, f"anchor-{name}")
-    try:
+    with GONE[how](host, f"anchor-{name}"):
         wait_for(lambda: any(f"{name} does not answer" in text for text in new("enforcer.lost")), 10, lambda: str(live.show()["notes"]))
         # what had been let through just before may still have been answered
         assert len(live.said("^call 200$", begin)) <= 3
@@ -224,13 +232,30 @@ def test_enforcer_gone_cuts_and_says_so(host, live, name, how):
         live.await_line("^call (?!200)", last, 10)
         assert not live.said("^call 200$", last)
         assert new("enforcer.lost")[0] in host.anchorctl("show", live.item).stdout
-    finally:
-        START[how](host, f"anchor-{name}")
+        assert_nothing_starts(host)
+    comes_back(live, new)
+
+
+def comes_back(live, new):
     since = time.monotonic()
     live.await_line("^call 200$", since, 20)
     live.await_line("^open ", since, 20)
     wait_for(lambda: new("enforcer.back"))
     assert live.show()["state"] == "running"
+
+
+def test_a_frozen_enforcer_is_started_again(host, live):
+    """Nobody thaws it: its watchdog ends it, until then it counts as gone, and with the next one everything goes on."""
+    wait_for(host.is_enforced)
+    unit, new = "anchor-egressd.service", notes_to_come(live, "egressd")
+    old, since = host.property(unit, "MainPID"), host.journal_end()
+    host.systemctl("kill", "--signal=STOP", unit)
+    wait_for(lambda: new("enforcer.lost"), 10)
+    assert host.property(unit, "MainPID") == old
+    wait_for(lambda: host.property(unit, "MainPID") not in ("0", old) and host.is_active(unit) == "active", 30)
+    assert host.failures(since) == [(unit, "watchdog")]
+    comes_back(live, new)
+    wait_for(host.is_enforced)
 
 
 @pytest.mark.quiet
@@ -253,7 +278,7 @@ def test_runs_slice_stopped_without_anchord(host, before, live):
 
 
 @pytest.mark.quiet
-def test_all_stopped_and_held(host, before, runs):
+def test_all_stopped_and_held(host, before, live):
     two = [Live(host, "exec", "echo up; sleep 600") for _ in range(2)]
     for run in two:
         run.ready()
@@ -278,7 +303,7 @@ def bpf_state(host):
     return host.status()["enforcers"]["bpf"]
 
 
-def test_no_run_starts_without_a_program(host, before, runs):
+def test_no_run_starts_without_a_program(host, before, live):
     """Removed by root, and the slice made anew without it: systemd only warns, but no run starts, and no item pays for it."""
     host.run(["rm", f"{PINS}/connect4"])
     try:
@@ -302,7 +327,7 @@ def test_no_run_starts_without_a_program(host, before, runs):
     assert_as_before(host, before)
 
 
-def test_leases_wait_while_the_fence_is_not_whole(host, before, runs):
+def test_leases_wait_while_the_fence_is_not_whole(host, before, live):
     """A pin is gone while anchor-bpf.service is active: the warden says so, nothing is leased, and what is missing is named."""
     since = host.run(["date", "+%s"]).stdout.strip()
     host.run(["mv", f"{PINS}/egress", f"{PINS}/elsewhere"])

@@ -369,8 +369,7 @@ def register_twice(host, anchord, run, thaw):
     # inject's units bring anchord's sockets back, and what is connected there would run the script again and again
     host.stop_daemon("anchord")
     host.run("rm -f /run/anchord-answer.*")
-    host.systemctl("kill", "--kill-whom=main", "--signal=STOP", "anchor-auditd.service")
-    try:
+    with host.frozen("anchor-auditd"):
         said = []
         asking = threading.Thread(target=lambda: said.extend(anchord.shell(script).splitlines()))
         asking.start()
@@ -378,8 +377,6 @@ def register_twice(host, anchord, run, thaw):
             assert wait_for(lambda: host.run("cat /run/anchord-answer.* 2>/dev/null; true").stdout, 10)
         else:
             asking.join(20)
-    finally:
-        host.systemctl("kill", "--kill-whom=main", "--signal=CONT", "anchor-auditd.service")
     asking.join(20)
     return int(said[0]), said[1:5], said[5:]
 
@@ -469,14 +466,11 @@ def test_auditd_frozen_cuts_and_denies_then_recovers(host, guest, world):
     with under_way(world, "/slow/60"):
         thread.start()
     begin = time.monotonic()
-    host.systemctl("kill", "--signal=STOP", "anchor-auditd.service")
-    try:
+    with host.frozen("anchor-auditd"):
         thread.join(20)
         assert not thread.is_alive()
         assert result["r"][1] != "end" and time.monotonic() - begin < 16
         assert guest.call(tls, address, "www.example.org", world.path("world.pem"), None, 20)[0] != 200
-    finally:
-        host.systemctl("kill", "--signal=CONT", "anchor-auditd.service")
     assert wait_for(lambda: guest.call(tls, address, "www.example.org", world.path("world.pem"))[0] == 200, 20)
 
 

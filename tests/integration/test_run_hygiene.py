@@ -5,12 +5,14 @@ import json
 import os
 import pathlib
 import re
+import resource
 import socket
 import time
 
 import pytest
 import world as world_module
 
+from inside import call, reach, take_place
 from liverun import LiveRun, processes
 from waiting import wait_for
 
@@ -134,6 +136,130 @@ def test_command_lines_and_environments_do_not_have_the_key(host, using, part, c
     texts = {pid: (pathlib.Path("/proc") / pid / part).read_bytes() for pid in processes(host)}
     assert [pid for pid, text in texts.items() if control.format(run=using.run).encode() in text]
     assert len(texts) > 10 and not [pid for pid, text in texts.items() if REAL in text]
+
+
+# ---- what a unit that was taken over could use up ----
+
+UNITS = ["anchor-vm", "anchor-run", "anchor-netlog", "anchor-check", "anchor-probe", "anchor-proxy", "anchor-inject"]
+SCRATCH = "/var/lib/anchorhold/scratch"
+FILL = 8 << 20
+
+
+def file_limit(pid):
+    return int(re.search(r"^Max file size +([0-9]+) +\1 ", pathlib.Path(f"/proc/{pid}/limits").read_text(), re.M).group(1))
+
+
+def fill(pid):
+    """{folder: bytes} of all that a process in the place of that one could write, with its limit of a file's size, into unnamed or named files."""
+    limit = file_limit(pid)
+    r, w = os.pipe()
+    child = os.fork()
+    if child == 0:
+        written = {}
+        try:
+            take_place(pid, ["mnt"], False, True)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+            for folder, folders, _ in os.walk("/"):
+                folders[:] = [f for f in folders if (folder, f) not in (("/", "proc"), ("/", "sys")) and not os.path.islink(os.path.join(folder, f))]
+                if os.access(folder, os.W_OK | os.X_OK):
+                    written[folder] = fill_folder(folder)
+            for folder in ("/tmp", "/var/tmp", "/dev/shm", SCRATCH):
+                written[folder] = written.get(folder) or fill_folder(folder)
+            os.write(w, json.dumps(written).encode())
+        except BaseException as error:  # noqa: BLE001  the test reads it
+            os.write(w, json.dumps(repr(error)).encode())
+        finally:
+            os._exit(0)
+    os.close(w)
+    with os.fdopen(r, "rb") as f:
+        written = json.loads(f.read())
+    os.waitpid(child, 0)
+    assert isinstance(written, dict), written
+    return {folder: size for folder, size in written.items() if size > 0}
+
+
+def fill_folder(folder):
+    size, path = 0, f"{folder}/filled-by-test"
+    for flags, name in ((os.O_TMPFILE | os.O_RDWR, folder), (os.O_CREAT | os.O_RDWR, path)):
+        try:
+            fd = os.open(name, flags, 0o600)
+        except OSError:
+            continue
+        try:
+            while size < FILL:
+                size += os.write(fd, bytes(65536))
+        except OSError:
+            pass
+        os.close(fd)
+        if flags & os.O_CREAT:
+            os.unlink(path)
+        if size:
+            return size
+    return 0
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_a_unit_has_nowhere_to_put_files(host, using, unit):
+    """But QEMU the folder of its disk and anchor-run that of the result; those make no file any more, which the next tests ask."""
+    pid = using.pid(unit)
+    size = file_limit(pid)
+    written = fill(pid)
+    assert set(written) <= {"anchor-vm": {SCRATCH}, "anchor-run": {"/var/tmp"}, "anchor-probe": {f"/run/anchorhold-probe/{using.run}"}}.get(unit, set())
+    if unit == "anchor-vm":
+        assert size == disk_size(pid) and written
+    elif unit == "anchor-run":
+        assert 64 << 20 <= size <= 4 << 30 and written        # which is also the control: what can be written to is found
+    else:
+        assert size == 64 << 10 and sum(written.values()) <= size
+
+
+def disk_size(pid):
+    (size,) = {os.stat(fd).st_size for fd in pathlib.Path(f"/proc/{pid}/fd").iterdir() if os.readlink(fd).startswith(f"{SCRATCH}/")}
+    return size
+
+
+def save_memory(path, filename):
+    """None, or what QEMU says, when it is told by QMP to write a page of the guest's memory into a file."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+        sock.settimeout(60)
+        sock.connect(path)
+        replies = sock.makefile("r", encoding="utf-8")
+        for command, arguments in (("qmp_capabilities", {}), ("pmemsave", {"val": 0, "size": 4096, "filename": filename})):
+            sock.sendall(json.dumps({"execute": command, "arguments": arguments}).encode())
+            while not {"return", "error"} & (reply := json.loads(replies.readline())).keys():
+                pass
+    return reply.get("error", {}).get("desc")
+
+
+def test_qemu_makes_no_file(host, using):
+    """Not where its disk is, nor anywhere else; what it may open it does. The guest goes on writing to its disk."""
+    qmp = f"/proc/{host.pid}/root/run/anchorhold/run/{using.run}/qmp"
+    for folder in (SCRATCH, "/tmp", "/var/tmp", "/dev/shm", "/run"):
+        assert "open" in (save_memory(qmp, f"{folder}/made-by-qemu") or ""), folder
+    assert save_memory(qmp, "/dev/null") is None               # the control
+    assert host.run(["find", SCRATCH, "-mindepth", "1"]).stdout == ""
+
+
+def test_a_unit_has_a_share_of_the_audit_log(host, using):
+    """Beyond which it is refused, alone, and the log says so."""
+    data = {"reason": "x" * 45000}
+    since = host.run("date +%s").stdout.strip()
+    said = reach(using.pid("anchor-check"), [call("audit", "Audit.Append", event="enforcement.mismatch", data=data) for _ in range(50)])
+    assert set(said) == {"ok", "Unavailable"} and 20 < said.count("ok") < 48 and said[-1] == "Unavailable", said
+    limited = wait_for(lambda: host.run(f"journalctl --namespace=anchorhold --no-pager -o cat --since=@{since} ANCHORHOLD_EVENT=audit.limited").stdout)
+    assert limited == f"anchor-check@{using.run}.service has used up its share of the audit log (total): what more it sends is refused\n"
+    # the controls: another unit of that run, and who is none
+    assert reach(using.pid("anchor-run"), [call("audit", "Audit.Append", event="run.guest", data={"kind": "test"})]) == ["ok"]
+    host.run(["varlinkctl", "call", "/run/anchorhold/audit.sock", "io.anchorhold.Audit.Append",
+              json.dumps({"event": "approval.recorded", "item": "i3k9x0a1b2c3d", "data": {"verdict": "approved"}})])
+
+
+def test_what_is_left_beside_the_disks_goes_with_a_run(host):
+    host.run(f"mkdir -m 700 {SCRATCH}/left && echo x >{SCRATCH}/left/file && chown -R mail {SCRATCH}/left && echo x >{SCRATCH}/other")
+    live = LiveRun(host, "exec", "dd if=/dev/zero of=/root/much bs=1M count=200 && sync && rm /root/much && echo written")
+    said = live.rest()
+    assert "written" in said                                  # the control: a disk is written to as before
+    wait_for(lambda: host.run(["find", SCRATCH, "-mindepth", "1"]).stdout == "", 20)
 
 
 def exit_code(host, unit, since):

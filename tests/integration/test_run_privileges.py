@@ -4,8 +4,11 @@
 Each refusal has its control: the same call that succeeds for the allowed unit, or for root.
 """
 
+import pathlib
+
 import pytest
 
+TOP = pathlib.Path(__file__).resolve().parents[2]
 RUN = "r00000000test"
 ALLOWED = [f"anchor-{kind}@{RUN}.service" for kind in ("run", "import", "net", "netlog", "check", "probe", "vm", "proxy", "inject")] + \
           [f"anchor-{kind}@{RUN}.socket" for kind in ("vm", "proxy", "inject")] + [f"anchorhold-runs-{RUN}.slice"]
@@ -157,14 +160,23 @@ def test_other_users_start_nothing(host):
         assert_refused(manager(host, "StartUnit", "ss", unit, "replace", user=user))
 
 
-@pytest.mark.parametrize("unit", [
-    "anchord.service", "anchor-auditd.service", "anchor-egressd.service", "anchor-secretd.service", "anchor-bpf.service", "anchor-accel.service", "anchor-templates.service",
-    *[f"anchor-{kind}@{RUN}.service" for kind in ("run", "import", "net", "netlog", "check", "probe", "vm", "proxy", "inject")]])
+UNITS = ["%s.service" % name.replace("@", "@" + RUN) for name in sorted(path.stem for path in (TOP / "units").glob("anchor*.service"))]
+
+
+@pytest.mark.parametrize("unit", UNITS)
 def test_no_unit_may_use_io_uring(host, unit):
     """It makes sockets of any family without calling socket(). What systemd has merged counts, not what one file says."""
     allowed = host.property(unit, "SystemCallFilter").split()
     assert "socket" in allowed and "epoll_wait" in allowed
     assert not [name for name in allowed if name.startswith("io_uring")]
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_every_unit_has_what_holds_without_exception(host, unit):
+    """Of each unit that we ship, whatever its name and its own file say: what systemd has merged."""
+    expected = {"NoNewPrivileges": "yes", "LockPersonality": "yes", "RestrictRealtime": "yes", "RestrictSUIDSGID": "yes",
+                "SystemCallArchitectures": "native", "KeyringMode": "private"}
+    assert {name: host.property(unit, name) for name in expected} == expected
 
 
 def test_supervisor_itself_has_nothing(host):

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """What root in a real guest cannot reach: each attempt fails within a second, in a way that a program understands, and stands in
 the policy log with the rule that decided. Beside it, the same to an allowed host succeeds.
+(On a machine whose kernel cannot answer, what a network of root's own in the guest sends gets no answer, and is in the log all the same.)
 
 How the single parts decide is in test_run_egress.py and test_run_net.py, with a stand-in for the guest.
 """
@@ -10,11 +11,13 @@ import re
 import time
 
 import pytest
+
+import frames
 import world as worlds
 
 # Each attempt prints a line of JSON: what, how it ended, and after how long.
 GUEST = r"""
-import ctypes, errno, json, os, socket, struct, sys, time
+import ctypes, errno, json, os, socket, struct, subprocess, sys, time
 
 def tcp(host, port):
     family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
@@ -33,10 +36,20 @@ def proxy(target):
         s.sendall(b"CONNECT %s HTTP/1.1\r\nHost: %s\r\n\r\n" % (target.encode(), target.encode()))
         return s.recv(4096).split(b"\r\n")[0].decode()
 
-def udp(host, port):
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+def tcp_from(source, host, port):
+    with socket.create_connection((host, port), 3, (source, 0)):
+        return "connected"
+
+def mapped(name, port):
+    return tcp("::ffff:" + socket.getaddrinfo(name, port)[0][4][0], port)
+
+def udp(host, port, source=None):
+    family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, socket.SOCK_DGRAM) as s:
         s.settimeout(3)
-        s.connect((host, port))
+        if source:
+            s.bind((source, 0))
+        s.connect(address)
         s.send(b"hello")
         return "answer of %d bytes" % len(s.recv(4096))
 
@@ -107,6 +120,26 @@ def ping(host):
             if answer[20] != 8:
                 return "icmp %d/%d" % (answer[20], answer[21])
 
+def ping6(host):
+    address = socket.getaddrinfo(host, 0, socket.AF_INET6)[0][4]
+    with socket.socket(socket.AF_INET6, socket.SOCK_RAW, socket.IPPROTO_ICMPV6) as s:
+        s.settimeout(3)
+        s.sendto(struct.pack("!BBHHH", 128, 0, 0, 7, 1), address)
+        while True:
+            answer, sender = s.recvfrom(4096)
+            if answer[0] in (1, 129) and sender[0].split("%")[0] == address[0].split("%")[0]:
+                return "icmp %d/%d" % (answer[0], answer[1])
+
+def own_network():
+    # IPv6 of root's own, with the gateway as a neighbour, whether it wants to be one or not; and a second IPv4 address
+    [gateway] = [line.split()[3] for line in open("/proc/net/arp") if line.startswith("10.255.255.1 ")]
+    for command in ("sysctl -qw net.ipv6.conf.eth0.accept_dad=0", "sysctl -qw net.ipv6.conf.eth0.disable_ipv6=0",
+                    "ip -6 address add 2001:db8:1::2/64 dev eth0 nodad", "ip -6 route add default via 2001:db8:1::1 dev eth0",
+                    *("ip -6 neighbour replace %s lladdr %s dev eth0 nud permanent" % (address, gateway) for address in ("2001:db8:1::1", "fe80::1")),
+                    "ip address add 10.9.9.2/24 dev eth0"):
+        subprocess.run(command.split(), check=True)
+    return "set up"
+
 for kind, *arguments in json.loads(sys.argv[1]):
     begin = time.monotonic()
     try:
@@ -164,12 +197,26 @@ ALLOWED = [(("dns", "www.example.org"), "rcode 0"), (("tcp", "www.example.org", 
            (("proxy", "www.example.org:443"), "HTTP/1.1 200 Connection established"), (("group_on_lo",), "hello")]
 # Last, since it cannot be undone: root in the guest takes that refusal away. Then the host drops what is sent.
 UNDONE = [(("undo",), "1 detached"), *((("spread", address, 4002, "only"), "sent") for address in ("255.255.255.255", "10.255.255.3", "224.0.0.251", "239.255.255.250"))]
+# And then root sets up a network of its own.
+OWN_NETWORK = [(("own_network",), "set up"), (("mapped", "www.example.org", 443), "connected")]
+OWN_IPV6 = ["2001:db8::1", "fe80::1%eth0", "fd00:ec2::254", "64:ff9b::a9fe:a9fe", "2002:a9fe:a9fe::1", "2001:4860:4860::8888"]
+# Of this, the host's kernel has to answer frames.
+DENIED_FRAMES = [
+    *((("tcp", address, 4003), REFUSED, (address.split("%")[0], 4003)) for address in OWN_IPV6),
+    *((("udp", address, 53), FILTERED, (address.split("%")[0], 53)) for address in OWN_IPV6),
+    *((("ping6", address), {"icmp 1/1"}, (address.split("%")[0], 0)) for address in OWN_IPV6),
+    (("tcp_from", "10.9.9.2", worlds.OTHER, 4004), REFUSED, (worlds.OTHER, 4004)),
+    (("tcp_from", "10.9.9.2", "169.254.169.254", 80), REFUSED, ("169.254.169.254", 80)),
+    (("udp", "8.8.8.8", 4004, "10.9.9.2"), FILTERED, ("8.8.8.8", 4004)),
+]
+# Nobody is there: the guest's own kernel says so, and what is in the log is whom it asked.
+DENIED_OWN = [*DENIED_FRAMES, (("tcp", "2001:db8:1::7", 4003), {"EHOSTUNREACH"}, ("ff02::1:ff00:7", 0))]
 
 
 @pytest.fixture(scope="module")
 def tried(host):
     """How every attempt ended, from root in one guest; and the policy log of its run."""
-    attempts = json.dumps([attempt for attempt, *_ in ALLOWED + DENIED + UNDONE])
+    attempts = json.dumps([attempt for attempt, *_ in ALLOWED + DENIED + UNDONE + OWN_NETWORK + DENIED_OWN])
     done = host.anchorctl("run", "--workflow", "exec-net", "--", "python3", "-c", GUEST, attempts, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     ended = {tuple(attempt): (end, seconds) for attempt, end, seconds in map(json.loads, done.stdout.splitlines())}
@@ -177,15 +224,23 @@ def tried(host):
     return ended, item
 
 
-@pytest.mark.parametrize("attempt, end", ALLOWED, ids=[" ".join(map(str, a)) for a, _ in ALLOWED])
+@pytest.fixture(scope="module")
+def answered(host):
+    return frames.are_answered(host)
+
+
+@pytest.mark.parametrize("attempt, end", ALLOWED + OWN_NETWORK, ids=[" ".join(map(str, a)) for a, _ in ALLOWED + OWN_NETWORK])
 def test_allowed(tried, attempt, end):
     assert tried[0][attempt][0].lower() == end.lower()
 
 
-@pytest.mark.parametrize("attempt, ends, _", DENIED, ids=[" ".join(map(str, a)) for a, *_ in DENIED])
-def test_deny_within_a_second(tried, attempt, ends, _):
+@pytest.mark.parametrize("attempt, ends, _", DENIED + DENIED_OWN, ids=[" ".join(map(str, a)) for a, *_ in DENIED + DENIED_OWN])
+def test_deny_within_a_second(tried, answered, attempt, ends, _):
     end, seconds = tried[0][attempt]
-    assert end in ends and seconds < 1, (end, seconds)
+    if not answered and attempt in [frame for frame, *_ in DENIED_FRAMES]:
+        assert end == "timed out", (end, seconds)
+    else:
+        assert end in ends and seconds < 1, (end, seconds)
 
 
 @pytest.mark.parametrize("attempt, end", UNDONE, ids=[" ".join(map(str, a)) for a, _ in UNDONE])
@@ -196,7 +251,7 @@ def test_root_may_undo_what_its_own_kernel_refuses(tried, attempt, end):
 
 def test_each_denial_is_in_the_policy_log(host, tried):
     """With its rule. What the namespace's ruleset rejects is written when the run's network goes."""
-    wanted = {record for *_, record in DENIED if record} | {attempt[1:3] for attempt, _ in UNDONE[1:]}
+    wanted = {record for *_, record in DENIED + DENIED_OWN if record} | {attempt[1:3] for attempt, _ in UNDONE[1:]}
     end = time.monotonic() + 10
     while True:
         log = json.loads(host.anchorctl("policy", "log", tried[1], "--json=short", user=None).stdout)
@@ -206,4 +261,7 @@ def test_each_denial_is_in_the_policy_log(host, tried):
             break
         time.sleep(0.5)
     assert wanted <= seen, (wanted - seen, sorted(seen, key=str))
+    assert {r["data"]["rule"] for r in log if r["event"] == "conn.deny" and r["data"]["name"].startswith(("2001:", "fe80:", "fd00:"))} == {"guest-frame"}
+    assert {(r["data"]["name"], r["data"]["port"]) for r in log if r["event"] == "conn.deny" and r["data"].get("source") == "10.9.9.2"} >= {
+        (worlds.OTHER, 4004), ("169.254.169.254", 80), ("8.8.8.8", 4004)}
     assert [r for r in log if r["event"] == "egress.allow" and r["data"]["name"] == "www.example.org" and r["data"]["rule"]]

@@ -4,6 +4,7 @@
 import re
 import subprocess
 
+import provider
 import pytest
 from host import REPOSITORY
 from waiting import wait_for
@@ -105,10 +106,31 @@ def test_same_command_twice_at_once_is_two_results(host, tmp_path):
         assert subprocess.check_output(["git", "-C", checkout, "rev-parse", "HEAD"], text=True).strip() == item["result_commit"]
 
 
-@pytest.mark.parametrize("script", ["lie-about-tests", "lie-about-everything"])
-def test_a_guest_that_only_claims_success_does_not_get_there(host, script):
+def test_a_repository_of_sha256(host, tmp_path):
+    """To the end as well: guest, import, the verifying microVM, and what is fetched."""
+    where = "/var/home/operator/sha256"
+    git = f"git -C {where} -c user.name=o -c user.email=o@example.org"
+    host.run(f"git init -q -b main --object-format=sha256 {where} && echo one >{where}/file && {git} add file && {git} commit -q -m one", user="operator")
+    try:
+        done = host.anchorctl("run", "--workflow", "script-agent", "--repo", where, "--task", OWN, check=False, timeout=300)
+        item = host.show(host.items()[0]["id"])
+        assert done.returncode == 0 and item["state"] == "in_review", (done.stdout, done.stderr)
+        assert [run["stage"] for run in item["runs"]] == ["work", "verify"] and len(item["base"]) == len(item["result_commit"]) == 64, item
+        host.anchorctl("result", item["id"], "--bundle", "/var/home/operator/result.bundle")
+        host.run(f"{git} fetch -q /var/home/operator/result.bundle refs/anchorhold/result && {git} merge-base --is-ancestor {item['base']} {item['result_commit']}",
+                 user="operator")
+    finally:
+        host.run(f"rm -rf {where} /var/home/operator/result.bundle")
+
+
+# The first is a script in the agent's place, the second a real agent whose model says so.
+LIES = {"lie-about-tests": ("script-check", provider.as_shell(provider.lie_about_tests())), "lie-about-everything": ("fix-once", f"{TASK} script:lie-about-everything")}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_guest_that_only_claims_success_does_not_get_there(host, lie):
     """make and the compiler were replaced, then git and the shell as well: the check passes in that microVM, and fails in the second one."""
-    done = run_agent(host, "fix-once", f"{TASK} script:{script}", check=False)
+    done = run_agent(host, *LIES[lie], check=False)
     assert done.returncode == 1
     assert done.item["state"] in ("failed", "exhausted")
     # the control: each lie was believed where it was told
@@ -117,7 +139,7 @@ def test_a_guest_that_only_claims_success_does_not_get_there(host, script):
 
 
 def test_no_commit_is_no_result(host):
-    done = run_agent(host, "fix-once", "script:do-nothing", check=False)
+    done = run_agent(host, "script-check", "true", check=False)
     assert done.returncode == 1 and done.item["state"] in ("failed", "exhausted")
     assert "in_review" not in [change["to"] for change in done.item["history"]]
 

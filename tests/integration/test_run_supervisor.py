@@ -88,6 +88,7 @@ case $scenario in
                         call Output "{\"stream\":\"stdout\",\"step\":\"one\",\"data\":\"$(head -c 40000 /dev/zero | tr '\0' x)\"}" >/dev/null
                 done; finish ok "" 0 ;;
         repo) echo result >"/tmp/result"; finish ok "" 0 /tmp/result ;;
+        repo-late) echo result >/tmp/result; sleep 4; until finish ok "" 0 /tmp/result; do sleep 0.5; done ;;
         no-result) finish ok "" 0 ;;
         too-large) head -c 2000000 /dev/zero >/tmp/result; finish ok "" 0 /tmp/result ;;
         large) truncate -s 1536M /tmp/result; until finish ok "" 0 /tmp/result; do sleep 0.25; done; sleep 1000 ;;
@@ -327,6 +328,44 @@ def test_supervisor_killed_in_mid_run(boot):
     boot.run("systemctl kill --signal=KILL anchord.service")
     shown = wait_state(boot, item, "closed")
     assert len(shown["runs"]) == 1 and shown["attempt"] == 1
+    assert_nothing_left(boot)
+
+
+def test_stop_all_is_the_first_thing_asked(boot):
+    """An anchord that is just being started knows its runs when it answers."""
+    item = submit(boot, "hangs")
+    wait_running(boot, item)
+    try:
+        stopped = boot.run(f"systemctl kill --signal=KILL anchord.service; varlinkctl call {API} io.anchorhold.Manager.StopAll '{{\"hold\": true}}'").stdout
+        assert json.loads(stopped)["stopped"] == [item]
+        shown = show(boot, item)
+        assert shown["state"] == "cancelled" and [run["outcome"] for run in shown["runs"]] == ["stopped"]
+        assert_nothing_left(boot)
+    finally:
+        call(boot, "Hold", {"on": False})
+
+
+def test_policy_edited_in_mid_run(boot, submit_repo):
+    """A run goes on as it began, whatever becomes of anchord, and its result is verified by the steps that held then, as soon as the file can be used again."""
+    path = "/etc/anchorhold/policy/workflows/stand-in-once.json"
+    before = boot.run(f"cat {path}").stdout
+    edited = {**json.loads(before), "verify": {"egress": None, "steps": [{"name": "other", "kind": "check", "argv": ["other"], "timeout": "1min"}]}}
+    item = submit_repo("repo-late")["item"]
+    wait_running(boot, item)
+    try:
+        boot.write(path, b"{")
+        boot.run("systemctl kill --signal=KILL anchord.service")
+        wait_for(lambda: any(note["kind"] == "verify.waits" for note in show(boot, item)["notes"]), 40, lambda: json.dumps(show(boot, item), indent=1))
+        assert show(boot, item)["state"] == "verifying"
+        boot.write(path, json.dumps(edited).encode())
+        shown = wait_state(boot, item, "in_review", "exhausted", seconds=40)
+    finally:
+        boot.write(path, before.encode())
+    assert shown["state"] == "in_review" and shown["attempt"] == 1, shown["reason"]
+    work, verify = shown["runs"]
+    spec = json.loads(next(line for line in boot.journal("-o", "cat", f"_SYSTEMD_UNIT=anchor-run@{verify['id']}.service").splitlines()
+                           if line.startswith("{") and "spec" in line))["spec"]
+    assert [step["name"] for step in spec["steps"]] == ["check"] and spec["run"] == verify["id"]
     assert_nothing_left(boot)
 
 

@@ -65,6 +65,7 @@ typedef struct World {
         unsigned n_accepted, n_resumed;
         char seen[8192]; /* the last request's head as the origin got it */
         sem_t may_go_on;
+        bool dawdles; /* the origin reads no body before it may go on */
         /* What the origin says to the request in `seen` with a body of that length; false: and closes. */
         bool (*answer)(struct World *w, SSL *ssl, ssize_t length);
 
@@ -77,11 +78,12 @@ typedef struct World {
         bool covers;        /* egressd says that the grant is for every request */
         bool revokes;       /* the first credential is revoked while egressd thinks */
         bool audit_refuses;
-        unsigned n_questions, n_done, n_within;
+        unsigned n_questions, n_done, n_within, n_second_paths;
         Buffer log;         /* audit events and usage, one a line */
         json_t *usage;
 
         void (*client)(struct World *w);
+        const char *groups, *ciphers; /* what it offers, as OpenSSL writes them; NULL: what OpenSSL does */
         int client_done;    /* eventfd */
         int guest_fd;       /* the client's end */
         int rotate;         /* eventfd */
@@ -101,6 +103,8 @@ static inline int on_connect(IpcCall *call, json_t *params, void *userdata) {
                 w->credentials[0].revoked = true;
         if (json_object_get(params, "within"))
                 w->n_within++;
+        if (json_object_get(params, "second_path"))
+                w->n_second_paths++;
         if (w->deny && (!w->deny_path || strcmp(path, w->deny_path) == 0))
                 return ipc_call_reply(call, json_pack("{s:s, s:s, s:s, s:s, s:n, s:n}", "verdict", "deny", "reason", w->deny, "rule", "test",
                                                       "name", NAME, "grant", "addresses"));
@@ -220,6 +224,8 @@ static inline ssize_t origin_read(World *w, SSL *ssl) {
                 length = strtoul(p + 18, NULL, 10);
         if (strcasestr(w->seen, "\r\nExpect: 100-continue") && !origin_send(ssl, "HTTP/1.1 100 Continue\r\n\r\n"))
                 return -1;
+        if (w->dawdles)
+                (void) sem_wait(&w->may_go_on);
         while (have < length) {
                 char scrap[16384];
 
@@ -271,6 +277,10 @@ static inline SSL *client_connect_offering(World *w, const char *sni, const char
         (void) SSL_set1_host(ssl, NAME);
         if (sni)
                 (void) SSL_set_tlsext_host_name(ssl, sni);
+        if ((w->groups && SSL_set1_groups_list(ssl, w->groups) != 1) || (w->ciphers && SSL_set_ciphersuites(ssl, w->ciphers) != 1)) {
+                SSL_free(ssl);
+                return NULL;
+        }
         if (offer)
                 (void) SSL_set_alpn_protos(ssl, (const unsigned char *) offer, (unsigned) strlen(offer));
         (void) SSL_set_fd(ssl, w->guest_fd);
@@ -351,7 +361,8 @@ static inline SSL_CTX *make_origin_ctx(World *w) {
         return ctx;
 }
 
-static inline void make_origin(World *w) {
+/* All of the origin but who serves it. */
+static inline void listen_as_origin(World *w) {
         struct sockaddr_in in = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
         socklen_t size = sizeof(in);
 
@@ -361,6 +372,10 @@ static inline void make_origin(World *w) {
         assert_int_equal(listen(w->origin_fd, 16), 0);
         assert_int_equal(getsockname(w->origin_fd, (struct sockaddr *) &in, &size), 0);
         w->port = ntohs(in.sin_port);
+}
+
+static inline void make_origin(World *w) {
+        listen_as_origin(w);
         assert_int_equal(pthread_create(&w->origin_thread, NULL, origin_main, w), 0);
 }
 
@@ -418,6 +433,7 @@ static inline void set_up_host(World *w, const char *ca_dir) {
 static inline void tear_down_host(World *w) {
         ExchangeContext *c = &w->context;
 
+        exchange_close_all(c);
         usage_report_free(c->usage);
         tally_free(c->tally);
         audit_client_free(w->audit);
@@ -466,9 +482,8 @@ static inline int tear_down(void **state) {
         return 0;
 }
 
-/* Connects the client for `name` and runs both until it is done. */
-static inline void play_for(World *w, const char *name, void (*client)(World *w)) {
-        eventfd_t value;
+/* Connects the client for `name`; whoever runs the loop joins its thread. */
+static inline pthread_t begin_play(World *w, const char *name, void (*client)(World *w)) {
         pthread_t thread;
         int fds[2];
 
@@ -477,6 +492,14 @@ static inline void play_for(World *w, const char *name, void (*client)(World *w)
         w->guest_fd = fds[0];
         assert_int_equal(exchange_start(&w->context, fds[1], name, w->port, "10.255.255.2", INSPECT_RULE), 0);
         assert_int_equal(pthread_create(&thread, NULL, client_main, w), 0);
+        return thread;
+}
+
+/* The same, and runs both until it is done. */
+static inline void play_for(World *w, const char *name, void (*client)(World *w)) {
+        pthread_t thread = begin_play(w, name, client);
+        eventfd_t value;
+
         while (eventfd_read(w->client_done, &value) < 0)
                 assert_true(sd_event_run(w->event, 50000) >= 0);
         /* what is still on its way to the stand-ins */

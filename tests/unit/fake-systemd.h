@@ -40,12 +40,15 @@ typedef struct FakeSystemd {
         unsigned n_destructive;   /* so many starts are refused as destructive */
         const char *start_error;  /* D-Bus error for starts, or NULL */
         bool list_fails;          /* it does not say which units there are */
+        bool list_holds;          /* who asks for that waits for fake_let_lists_go() */
+        sd_bus_message *held_lists[16]; /* refs */
+        size_t n_held_lists;
         bool silent;              /* of starts it says nothing, and does nothing */
         bool holds;               /* who asks about a unit waits for fake_let_go() */
         sd_bus_message *held[16]; /* refs */
         size_t n_held;
         const char *start_result; /* of the job; NULL: "done" */
-        bool listener_fails;      /* the proxy's socket unit does, before what is started */
+        const char *listener[3];  /* what the proxy's socket unit becomes, one after the other, before what is started */
         const char *start_needs;  /* "anchor-net": this unit of the run fails in its first step before that; NULL: none does */
         char *log;                /* owned; "StartUnit NAME\n"… */
 } FakeSystemd;
@@ -188,6 +191,15 @@ static inline int fake_list(FakeSystemd *s, sd_bus_message *m) {
         return 1;
 }
 
+static inline void fake_let_lists_go(FakeSystemd *s) {
+        s->list_holds = false;
+        for (size_t i = 0; i < s->n_held_lists; i++) {
+                (void) fake_list(s, s->held_lists[i]);
+                (void) sd_bus_message_unref(s->held_lists[i]);
+        }
+        s->n_held_lists = 0;
+}
+
 static inline int fake_start(FakeSystemd *s, sd_bus_message *m, const char *unit) {
         if (s->silent)
                 return 1;
@@ -197,11 +209,11 @@ static inline int fake_start(FakeSystemd *s, sd_bus_message *m, const char *unit
         }
         if (s->start_error)
                 return sd_bus_reply_method_errorf(m, s->start_error, "no");
-        if (s->listener_fails) {
+        for (unsigned i = 0; i < ELEMENTSOF(s->listener) && s->listener[i]; i++) {
                 char listener[80];
 
                 (void) snprintf(listener, sizeof(listener), "anchor-proxy%.14s.socket", strchr(unit, '@') ?: "");
-                fake_unit_changed(s, listener, "failed", NULL, 0, 0);
+                fake_unit_changed(s, listener, s->listener[i], NULL, 0, 0);
         }
         if (strchr(unit, '@')) {
                 char slice[80];
@@ -266,8 +278,13 @@ static inline int fake_on_message(sd_bus_message *m, void *userdata, sd_bus_erro
         if (!sd_bus_message_is_method_call(m, SYSTEMD_NAME ".Manager", NULL))
                 return 0;
 
-        if (strcmp(member, "ListUnitsByPatterns") == 0)
-                return fake_list(s, m);
+        if (strcmp(member, "ListUnitsByPatterns") == 0) {
+                if (!s->list_holds)
+                        return fake_list(s, m);
+                assert_true(s->n_held_lists < ELEMENTSOF(s->held_lists));
+                s->held_lists[s->n_held_lists++] = sd_bus_message_ref(m);
+                return 1;
+        }
         if (sd_bus_message_has_signature(m, "ssi"))
                 assert_true(sd_bus_message_read(m, "ssi", &unit, NULL, &signal_number) > 0);
         else if (sd_bus_message_has_signature(m, "ss") || sd_bus_message_has_signature(m, "s"))
@@ -326,6 +343,8 @@ static inline void fake_systemd_hang_up(FakeSystemd *s) {
 static inline void fake_systemd_stop(FakeSystemd *s) {
         for (size_t i = 0; i < s->n_held; i++)
                 (void) sd_bus_message_unref(s->held[i]);
+        for (size_t i = 0; i < s->n_held_lists; i++)
+                (void) sd_bus_message_unref(s->held_lists[i]);
         if (s->bus)
                 sd_bus_detach_event(s->bus);
         fake_systemd_hang_up(s);

@@ -9,10 +9,16 @@
 
 enum { GATE_THREADS_MAX = 4 };
 
+/* Static, and made once: a thread may pass through long after the gate was opened, and beside its next closing. */
 typedef struct Gate {
         pthread_mutex_t lock;
         struct Gate *jobs[GATE_THREADS_MAX]; /* each names one */
 } Gate;
+
+#define GATE_OPEN                                \
+        {                                        \
+                .lock = PTHREAD_MUTEX_INITIALIZER \
+        }
 
 static inline void gate_work(void *userdata) {
         Gate *g = *(Gate **) userdata;
@@ -26,7 +32,6 @@ static inline void gate_done(int r, void *userdata) {
 }
 
 static inline void gate_close(Gate *g, Background *b, unsigned n_threads) {
-        *g = (Gate) { .lock = PTHREAD_MUTEX_INITIALIZER };
         (void) pthread_mutex_lock(&g->lock);
         for (unsigned i = 0; i < n_threads; i++) {
                 g->jobs[i] = g;

@@ -31,10 +31,16 @@ typedef struct World {
         IpcServer *egress, *secret, *audit, *runs;
         IpcClient *operator, * run_client;
         const char *egress_refuses;   /* reason, or NULL */
+        const char *egress_error;     /* that error; NULL: Denied */
+        bool egress_holds;            /* it does not answer: */
+        IpcCall *held[4];             /* refs */
+        unsigned n_held;
+        json_t *asked_secret;         /* ref; what secretd was asked to register last */
+        unsigned n_otherwise;         /* and that of the same run otherwise */
         bool audit_refuses, ping_refused;
         bool audit_found_large;       /* auditd was sent more than it takes, and refused it */
         json_t *finished;             /* owned; data of the last run.finished */
-        unsigned n_registered, n_released, n_early;
+        unsigned n_registered, n_released, n_early, n_refused;
         char *audited;                /* owned; "EVENT STATE\n"… */
         char refused[96], repeated[96]; /* "EVENT KEY" of what auditd refused last, and of what it took with the same */
         char as_run[ID_LENGTH + 1];
@@ -79,8 +85,21 @@ static inline int on_register(IpcCall *call, json_t *params, void *userdata) {
 
         /* what the ledger did for this run is with auditd before anybody else hears of it */
         w->n_early += !is_on_record(w, json_string_value(json_object_get(params, "run")));
-        if (reason && strstr(ipc_call_method(call), "Egress"))
-                return ipc_call_refuse(call, "Denied", "%s", reason);
+        if (w->egress_holds && strstr(ipc_call_method(call), "Egress")) {
+                assert_true(w->n_held < ELEMENTSOF(w->held));
+                w->held[w->n_held++] = ipc_call_ref(call);
+                return 0;
+        }
+        if (reason && strstr(ipc_call_method(call), "Egress")) {
+                w->n_refused++;
+                return ipc_call_refuse(call, w->egress_error ?: "Denied", "%s", reason);
+        }
+        if (!strstr(ipc_call_method(call), "Egress")) {
+                w->n_otherwise += w->asked_secret && json_equal(json_object_get(w->asked_secret, "run"), json_object_get(params, "run")) &&
+                                  !json_equal(w->asked_secret, params);
+                json_decref(w->asked_secret);
+                w->asked_secret = json_incref(params);
+        }
         w->n_registered++;
         return ipc_call_reply(call, json_pack("{s:s}", "digest", "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff"));
 }
@@ -180,6 +199,8 @@ static inline void on_answer(IpcClient *c, const char *error, json_t *params, bo
         if (more)
                 return; /* List: the last one is enough here */
         w->answered = true;
+        free(w->error);
+        json_decref(w->answer);
         w->error = error ? strdup(error) : NULL;
         w->answer = json_incref(params);
         for (unsigned i = 0; i < 2; i++)
@@ -388,6 +409,8 @@ static inline int tear_down(void **state) {
         ipc_client_free(w->run_client);
         ipc_server_free(w->runs);
         end_life(w);
+        while (w->n_held > 0)
+                ipc_call_unref(w->held[--w->n_held]);
         ipc_server_free(w->egress);
         ipc_server_free(w->secret);
         ipc_server_free(w->audit);
@@ -395,6 +418,7 @@ static inline int tear_down(void **state) {
         sd_event_unref(w->event);
         free(w->audited);
         json_decref(w->finished);
+        json_decref(w->asked_secret);
         free(w);
         return 0;
 }

@@ -109,3 +109,47 @@ static inline void tree_print(const Tree *t) {
         for (size_t i = 0; i < t->n_findings; i++)
                 fprintf(stderr, "%s: %s: %s\n", t->findings[i].file, t->findings[i].pointer, t->findings[i].reason);
 }
+
+/* A tree for each test, as its state. */
+static inline int tree_setup(void **state) {
+        static Tree t;
+
+        tree_new(&t);
+        *state = &t;
+        return 0;
+}
+
+static inline int tree_teardown(void **state) {
+        tree_free(*state);
+        return 0;
+}
+
+/* Loads one egress policy, "x", ' for ". */
+static inline const EgressPolicy *tree_load_egress(Tree *t, const char *text) {
+        const EgressPolicy *e;
+        char copy[4096];
+
+        (void) snprintf(copy, sizeof(copy), "%s", text);
+        for (char *p = copy; (p = strchr(p, '\'')); p++)
+                *p = '"';
+        tree_put(t, "etc/anchorhold/policy/egress/x.json", copy);
+        tree_load(t);
+        tree_print(t);
+        e = policy_find_egress(t->policy, "x", NULL);
+        assert_non_null(e);
+        return e;
+}
+
+/* What "x" says of one request. rule: below its file, "" for none. */
+static inline void tree_expect(const EgressPolicy *e, const char *name, uint16_t port, const char *method, const char *path,
+                               EgressVerdict verdict, const char *rule, const char *reason) {
+        char full[64] = "default";
+        EgressDecision d;
+
+        egress_policy_decide(e, name, port, method, path, &d);
+        if (*rule)
+                (void) snprintf(full, sizeof(full), "egress/x.json#/%s", rule);
+        assert_string_equal(d.reason, reason);
+        assert_string_equal(d.rule, full);
+        assert_int_equal(d.verdict, verdict);
+}

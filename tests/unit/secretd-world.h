@@ -8,7 +8,7 @@
 #include "audit/audit-api.h"
 #include "own-world.h"
 #include "policy-tree.h"
-#include "secret/bundle.h"
+#include "secret/bundle-api.h"
 #include "secret/secretd-private.h"
 #include "util/json.h"
 

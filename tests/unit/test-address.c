@@ -77,6 +77,8 @@ static const Case cases[] = {
         { "169.254.170.2", ADDRESS_METADATA },
         { "168.63.129.16", ADDRESS_METADATA },
         { "100.100.100.200", ADDRESS_METADATA },
+        { "100.96.0.96", ADDRESS_METADATA },
+        { "100.96.0.97", ADDRESS_NOT_GLOBAL },
         { "fd00:ec2::254", ADDRESS_METADATA },
         { "::ffff:169.254.169.254", ADDRESS_METADATA },
         { "::169.254.169.254", ADDRESS_METADATA },

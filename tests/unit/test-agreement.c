@@ -9,7 +9,7 @@
 
 #include <string.h>
 
-#include "egress/agreement.h"
+#include "egress/agreement-api.h"
 #include "util/cleanup.h"
 
 static void test_agreement(void **state) {
@@ -95,6 +95,19 @@ static void test_overrides(void **state) {
                 assert_false(agreement_field_overrides(no[i]));
 }
 
+static void test_second_paths(void **state) {
+        static const char *const yes[] = {
+                "Destination", "destination", "X-Amz-Copy-Source", "x_amz_copy_source", "x-amz-rename-source", "X-Goog-Copy-Source", "x-oss-copy-source", "x-ms-copy-source",
+                "X-MS-Rename-Source", "x-ms-file-rename-source", "X-Copy-From", "x-object-manifest",
+        };
+        static const char *const no[] = { "", "Destinations", "Dest", "X-Destination", "Source", "Overwrite", "X-Amz-Copy-Source-If-Match", "x-ms-source-if-match", "X-Copy" };
+
+        for (size_t i = 0; i < ELEMENTSOF(yes); i++)
+                assert_true(agreement_field_names_path(yes[i]));
+        for (size_t i = 0; i < ELEMENTSOF(no); i++)
+                assert_false(agreement_field_names_path(no[i]));
+}
+
 static void test_protocols(void **state) {
         EgressProtocol p;
 
@@ -111,6 +124,7 @@ int main(void) {
                 cmocka_unit_test(test_agreement),
                 cmocka_unit_test(test_literal),
                 cmocka_unit_test(test_overrides),
+                cmocka_unit_test(test_second_paths),
                 cmocka_unit_test(test_protocols),
         };
 

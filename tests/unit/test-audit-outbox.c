@@ -140,7 +140,7 @@ static void test_told(void **state) {
         assert_int_equal(audit_outbox_begin(o), 0);
         assert_int_equal(audit_outbox_find_told(o, "first", &found), 0);
         assert_int_equal(append(o, 1), 0);
-        assert_int_equal(audit_outbox_tell(o, "first", "one"), 0);
+        assert_int_equal(audit_outbox_tell(o, "first", "one", false), 0);
         assert_int_equal(audit_outbox_find_told(o, "first", &found), 1); /* also by who comes in the same group */
         assert_int_equal(found.seq, 1);
         audit_outbox_rollback(o);
@@ -148,11 +148,11 @@ static void test_told(void **state) {
 
         assert_int_equal(audit_outbox_begin(o), 0);
         assert_int_equal(append(o, 1), 0);
-        assert_int_equal(audit_outbox_tell(o, "first", "one"), 0);
+        assert_int_equal(audit_outbox_tell(o, "first", "one", false), 0);
         for (unsigned i = 0; i < AUDIT_OUTBOX_TOLD_MAX + MORE; i++) {
                 (void) snprintf(identity, sizeof(identity), "%x", i);
                 assert_int_equal(append(o, i), 0);
-                assert_int_equal(audit_outbox_tell(o, identity, "two"), 0);
+                assert_int_equal(audit_outbox_tell(o, identity, "two", false), 0);
         }
         assert_int_equal(audit_outbox_commit(o), 0);
         o = audit_outbox_free(o);
@@ -169,7 +169,56 @@ static void test_told(void **state) {
         assert_memory_equal(found.hash, audit_outbox_head(o)->hash, AUDIT_HASH_SIZE);
 }
 
-/* ---- stopped at every write ---- */
+static void tell_many(AuditOutbox *o, const char *source, unsigned n) {
+        char identity[64];
+
+        for (unsigned i = 0; i < n; i++) {
+                (void) snprintf(identity, sizeof(identity), "%s %u", source, i);
+                assert_int_equal(append(o, i), 0);
+                assert_int_equal(audit_outbox_tell(o, identity, source, true), 0);
+        }
+}
+
+static bool is_told(AuditOutbox *o, const char *source, unsigned i) {
+        AuditHead found = {};
+        char identity[64];
+        int r;
+
+        (void) snprintf(identity, sizeof(identity), "%s %u", source, i);
+        r = audit_outbox_find_told(o, identity, &found);
+        assert_true(r >= 0);
+        return r;
+}
+
+/* What one run says is forgotten for what the same run says later, and for nobody else's; of many runs, those who said something last are known. */
+static void test_told_by_units(void **state) {
+        enum { RUNS = AUDIT_OUTBOX_TOLD_UNITS_MAX / 128 };
+        _cleanup_(audit_outbox_freep) AuditOutbox *o = NULL;
+        char unit[32];
+
+        assert_int_equal(audit_outbox_open(&o, path), 0);
+        assert_int_equal(audit_outbox_begin(o), 0);
+        tell_many(o, "anchor-run@a.service", 3);
+        tell_many(o, "anchor-run@b.service", AUDIT_OUTBOX_TOLD_MAX + 300);
+        for (unsigned i = 0; i < 3; i++)
+                assert_true(is_told(o, "anchor-run@a.service", i));
+        assert_true(is_told(o, "anchor-run@b.service", AUDIT_OUTBOX_TOLD_MAX + 299));
+        assert_true(is_told(o, "anchor-run@b.service", AUDIT_OUTBOX_TOLD_MAX + 300 - AUDIT_OUTBOX_TOLD_UNIT_MAX));
+        assert_false(is_told(o, "anchor-run@b.service", AUDIT_OUTBOX_TOLD_MAX + 300 - AUDIT_OUTBOX_TOLD_UNIT_MAX - 1));
+
+        assert_int_equal(append(o, 1), 0);
+        assert_int_equal(audit_outbox_tell(o, "anchord.service 0", "anchord.service", false), 0);
+        for (unsigned i = 0; i < RUNS + 4; i++) {
+                (void) snprintf(unit, sizeof(unit), "anchor-run@%u.service", i);
+                tell_many(o, unit, 128);
+        }
+        assert_int_equal(audit_outbox_commit(o), 0);
+        assert_false(is_told(o, "anchor-run@a.service", 0));
+        assert_false(is_told(o, "anchor-run@0.service", 127));
+        assert_true(is_told(o, "anchor-run@10.service", 0));
+        assert_true(is_told(o, unit, 0));
+        assert_true(is_told(o, "anchord.service", 0)); /* the control: no run's */
+}
 
 static void exec_on_file(const char *sql) {
         sqlite3 *db;
@@ -178,6 +227,52 @@ static void exec_on_file(const char *sql) {
         assert_int_equal(sqlite3_exec(db, sql, NULL, NULL, NULL), SQLITE_OK);
         assert_int_equal(sqlite3_close(db), SQLITE_OK);
 }
+
+static unsigned n_deletes;
+
+/* A statement ends: how SQLite found what it deleted. */
+static int on_statement(unsigned type, void *userdata, void *statement, void *nanoseconds) {
+        _cleanup_free_ char *sql = NULL;
+        sqlite3_stmt *explain = NULL;
+
+        if (strncmp(sqlite3_sql(statement), "DELETE FROM told", 16) != 0)
+                return 0;
+        n_deletes++;
+        assert_true(asprintf(&sql, "EXPLAIN QUERY PLAN %s", sqlite3_sql(statement)) > 0);
+        assert_int_equal(sqlite3_prepare_v2(sqlite3_db_handle(statement), sql, -1, &explain, NULL), SQLITE_OK);
+        while (sqlite3_step(explain) == SQLITE_ROW) {
+                const char *step = (const char *) sqlite3_column_text(explain, 3);
+
+                assert_null(strstr(step, "TEMP B-TREE")); /* all of them sorted */
+                assert_true(strncmp(step, "SCAN told", 9) != 0 || strstr(step, "USING COVERING INDEX")); /* as far as the offset */
+        }
+        (void) sqlite3_finalize(explain);
+        return 0;
+}
+
+static int on_open(sqlite3 *db, const char **ret_error, const struct sqlite3_api_routines *api) {
+        return sqlite3_trace_v2(db, SQLITE_TRACE_PROFILE, on_statement, NULL);
+}
+
+/* What is forgotten is found by an index, in each commit: also in a file from before there was that. */
+static void test_forgets_by_index(void **state) {
+        _cleanup_(audit_outbox_freep) AuditOutbox *o = NULL;
+
+        assert_int_equal(audit_outbox_open(&o, path), 0);
+        o = audit_outbox_free(o);
+        exec_on_file("DROP INDEX told_by_units");
+
+        n_deletes = 0;
+        assert_int_equal(sqlite3_auto_extension((void (*)(void)) on_open), SQLITE_OK);
+        assert_int_equal(audit_outbox_open(&o, path), 0);
+        sqlite3_reset_auto_extension();
+        assert_int_equal(audit_outbox_begin(o), 0);
+        tell_many(o, "anchor-run@a.service", 300);
+        assert_int_equal(audit_outbox_commit(o), 0);
+        assert_true(n_deletes > 300);
+}
+
+/* ---- stopped at every write ---- */
 
 /* After a rollback of the host: what the newer image added is no hindrance, and what only it can use is not touched. */
 static void test_file_of_a_newer_image(void **state) {
@@ -242,7 +337,7 @@ static void work(int report_fd) {
                 _exit(1);
         for (unsigned i = 1; i <= 3; i++) {
                 if (audit_outbox_begin(o) < 0 || (before.seq > 0 && audit_outbox_drop(o, &before) < 0) || append(o, i) < 0 ||
-                    audit_outbox_tell(o, (char[2]) { (char) ('0' + i) }, "source") < 0 || audit_outbox_commit(o) < 0)
+                    audit_outbox_tell(o, (char[2]) { (char) ('0' + i) }, "source", false) < 0 || audit_outbox_commit(o) < 0)
                         _exit(1);
                 before = *audit_outbox_head(o);
                 if (write(report_fd, &(char) { (char) i }, 1) != 1)
@@ -311,6 +406,8 @@ int main(void) {
                 T(test_adopt),
                 T(test_damaged),
                 T(test_told),
+                T(test_told_by_units),
+                T(test_forgets_by_index),
                 T(test_file_of_a_newer_image),
                 T(test_stopped_at_every_write),
         };

@@ -30,7 +30,10 @@ static const struct {
         { PEER_ANCHORD, "{'event':'hold.set','key':'anchord-7','data':{}}", AUDIT_REQUEST_GOOD },
 
         { PEER_RUN, "{'event':'run.step','key':'1','data':{}}", AUDIT_REQUEST_GOOD, NULL, NULL },
-        { PEER_NETLOG, "{'event':'conn.deny','key':'1','data':{}}", AUDIT_REQUEST_DENIED, NULL, "This unit of a run gives no key." },
+        { PEER_NETLOG, "{'event':'conn.deny','key':'1','data':{}}", AUDIT_REQUEST_GOOD, NULL, NULL },
+        { PEER_NET, "{'event':'egress.totals','key':'1','data':{}}", AUDIT_REQUEST_GOOD, NULL, NULL },
+        { PEER_PROXY, "{'event':'conn.deny','key':'1','data':{}}", AUDIT_REQUEST_DENIED, NULL, "This unit of a run gives no key." },
+        { PEER_INJECT, "{'event':'model.call','key':'1','data':{}}", AUDIT_REQUEST_GOOD, NULL, NULL },
         { PEER_RUN, "{'event':'run.step','item':'" ITEM "','data':{}}", AUDIT_REQUEST_DENIED, NULL, "A unit of a run names no item." },
         { PEER_PROXY, "{'event':'conn.deny','run':'" RUN "','item':'" ITEM "','data':{}}", AUDIT_REQUEST_DENIED, NULL, "A unit of a run names no item." },
         { PEER_RUN, "{'event':'run.step','run':'" OTHER "','data':{}}", AUDIT_REQUEST_DENIED, NULL, "A unit of a run writes for its own run only." },

@@ -13,6 +13,7 @@
 #include "audit-test.h"
 #include "audit/audit-api.h"
 #include "audit/audit-chain.h"
+#include "audit/audit-closing.h"
 #include "audit/audit-export.h"
 #include "util/io.h"
 
@@ -67,7 +68,8 @@ static void put(FILE *f, unsigned n, const char *unit) {
         (void) fprintf(f, "%s\n", text);
 }
 
-static char *export_of(const char *numbers) {
+/* Without its closing line. */
+static char *export_open(const char *numbers) {
         char *text = NULL;
         size_t size;
         FILE *f = open_memstream(&text, &size);
@@ -79,9 +81,51 @@ static char *export_of(const char *numbers) {
         return text;
 }
 
+#define LATER "2099-01-01T00:00:00.000Z"
+
+/* The closing line that an export of these records has; "" if there are none. */
+static char *closing_of(const char *numbers, const char *time) {
+        AuditClosing c = { .first_seq = 9 };
+        char line[AUDIT_CLOSING_LINE_MAX], *text;
+
+        for (; *numbers; numbers++, c.records++) {
+                unsigned n = (unsigned) (*numbers - '0');
+
+                if (n < c.first_seq)
+                        c.first_seq = n;
+                if (n > c.head.seq) {
+                        c.head.seq = n;
+                        memcpy(c.head.hash, records[n].hash, AUDIT_HASH_SIZE);
+                }
+        }
+        if (c.records == 0)
+                return strdup("");
+
+        strcpy(c.time, time);
+        assert_int_equal(audit_closing_sign(the_key, &c), 0);
+        audit_closing_line(&c, line);
+        assert_true(asprintf(&text, AUDIT_CLOSING_FIELD "=%s\n\n", line) > 0);
+        return text;
+}
+
+static char *joined(const char *a, const char *b) {
+        char *text;
+
+        assert_true(asprintf(&text, "%s%s", a, b) >= 0);
+        return text;
+}
+
+static char *export_of(const char *numbers) {
+        _cleanup_free_ char *open = export_open(numbers), *closing = closing_of(numbers, LATER);
+
+        return joined(open, closing);
+}
+
+static const char *the_head; /* as --head= gives it; NULL: not given */
+
 static void verify_text(const char *text, AuditVerifyReport *ret) {
         char path[64], key[64], checkpoints[64];
-        AuditVerifyOptions options = { .export_file = path, .public_key = key, .checkpoints = checkpoints };
+        AuditVerifyOptions options = { .export_file = path, .public_key = key, .checkpoints = checkpoints, .head = the_head };
         int fd;
 
         (void) snprintf(path, sizeof(path), "%s/export", folder);
@@ -124,7 +168,7 @@ static void test_order(void **state) {
         audit_verify_report_done(&report);
 
         check("1", AUDIT_GOOD, 0);
-        check("", AUDIT_GOOD, 0);
+        check("", AUDIT_EMPTY, 0);
         check("1235674567", AUDIT_GOOD, 0);        /* 4 was lost, and all from it on was sent again */
         check("12456789", AUDIT_REMOVED, 3);
         check("1249", AUDIT_REMOVED, 3);
@@ -172,10 +216,10 @@ static void test_replaced(void **state) {
         one = export_of("12345");
         check_text(one, AUDIT_ALTERED, 5);
 
-        both = export_of("4");
+        both = export_open("4");
         records[4] = saved;
         {
-                _cleanup_free_ char *good = export_of("12345"), *text = NULL;
+                _cleanup_free_ char *good = export_open("12345"), *text = NULL;
 
                 assert_true(asprintf(&text, "%s%s", good, both) > 0);
                 check_text(text, AUDIT_FORGED, 4);
@@ -185,6 +229,7 @@ static void test_replaced(void **state) {
 
 /* An entry without a unit is believed only as a copy. */
 static void test_unattributed(void **state) {
+        _cleanup_free_ char *closing = closing_of("1223", LATER);
         char *text = NULL;
         size_t size;
         FILE *f = open_memstream(&text, &size);
@@ -193,6 +238,7 @@ static void test_unattributed(void **state) {
         put(f, 2, NULL);
         put(f, 2, AUDIT_UNIT);
         put(f, 3, AUDIT_UNIT);
+        (void) fputs(closing, f);
         (void) fclose(f);
         check_text(text, AUDIT_GOOD, 0);
         free(text);
@@ -298,7 +344,7 @@ static void test_not_an_export(void **state) {
 /* Cut off at any byte, the export is bad at that record, if anything of it is there that says that it is one. Damaged, it is bad there as well; and what is bad before that is
  * told first. */
 static void test_cut_within_a_record(void **state) {
-        _cleanup_free_ char *good = export_of("12345"), *swapped = export_of("1325"), *upto2 = export_of("12"), *upto3 = export_of("123");
+        _cleanup_free_ char *good = export_open("12345"), *swapped = export_open("1325"), *upto2 = export_open("12"), *upto3 = export_open("123");
         size_t start = strlen(upto2), end = strlen(upto3);
         const char *seq = strstr(good + start, "ANCHORHOLD_SEQ=");
         AuditVerifyReport report;
@@ -313,7 +359,7 @@ static void test_cut_within_a_record(void **state) {
                                 fail_msg("cut at %zu of %zu: %s at %u: %s", cut - start, end - start, audit_finding_name(report.finding), (unsigned) report.seq,
                                          report.reason);
                 } else
-                        assert_int_equal(report.finding, AUDIT_GOOD); /* lines that every entry has: there is no record 3 */
+                        assert_int_equal(report.finding, AUDIT_UNCLOSED); /* lines that every entry has: there is no record 3 */
                 audit_verify_report_done(&report);
         }
 
@@ -333,12 +379,115 @@ static void test_cut_within_a_record(void **state) {
         check_text("__CURSOR=s=1\nANCHORHOLD_SEQ=7\nANCH", AUDIT_MALFORMED, 7);
 }
 
+static void check_joined(const char *numbers, const char *closing, AuditFinding finding, uint64_t seq) {
+        _cleanup_free_ char *open = export_open(numbers), *text = joined(open, closing);
+
+        check_text(text, finding, seq);
+}
+
+/* An export says itself where it ends. */
+static void test_closing(void **state) {
+        _cleanup_free_ char *closing = closing_of("12345", LATER), *of_copies = closing_of("1234545", LATER), *late = closing_of("345", LATER), *forged = strdup(closing);
+        AuditVerifyReport report;
+        char *p = strrchr(forged, ' ') + 1;
+
+        check_joined("12345", closing, AUDIT_GOOD, 0); /* the control */
+        check_joined("1234", closing, AUDIT_CUT, 5);
+        check_joined("12", closing, AUDIT_CUT, 3);
+        check_joined("2345", closing, AUDIT_REMOVED, 1);
+        check_joined("123456", closing, AUDIT_FORGED, 6);
+        check_joined("12345", late, AUDIT_CUT, 0);
+        check_joined("1234545", closing, AUDIT_CUT, 0);
+        check_joined("1234545", of_copies, AUDIT_GOOD, 0);
+        check_joined("12345", of_copies, AUDIT_CUT, 0);
+
+        check_joined("12345", "", AUDIT_UNCLOSED, 0);
+        check_joined("1234", "", AUDIT_UNCLOSED, 0);
+        check_joined("12345", AUDIT_CLOSING_FIELD "=anchorhold-export-1 5\n\n", AUDIT_MALFORMED, 6);
+
+        *p = *p == '0' ? '1' : '0';
+        check_joined("12345", forged, AUDIT_CHECKPOINT, 0);
+        {
+                _cleanup_free_ char *text = export_of("1234");
+
+                verify_text(text, &report);
+                assert_true(report.closed && report.closing_checked);
+                assert_string_equal(report.closed_time, LATER);
+                assert_int_equal(strlen(report.last_hash), HEX_SHA256_SIZE - 1);
+                audit_verify_report_done(&report);
+        }
+}
+
+/* A log goes on after it was exported. What was signed before, the export has. */
+static void test_closing_and_checkpoints(void **state) {
+        _cleanup_free_ char *before = closing_of("12345", "2020-01-01T00:00:00.000Z"), *after = closing_of("12345", LATER);
+
+        sign(7, 1);
+        check_joined("12345", before, AUDIT_GOOD, 0);
+        check_joined("12345", after, AUDIT_CUT, 6);
+        check_joined("12345", "", AUDIT_CUT, 6);
+}
+
+/* Without a closing line, what somebody noted as the head says that the file goes that far. */
+static void test_head(void **state) {
+        char hash[HEX_SHA256_SIZE];
+        AuditVerifyReport report;
+
+        text_hex(records[4].hash, AUDIT_HASH_SIZE, hash);
+        the_head = hash;
+        check_joined("12345", "", AUDIT_GOOD, 0);
+        check_joined("123", "", AUDIT_CUT, 4);
+        hash[16] = '\0';
+        check_joined("1234", "", AUDIT_GOOD, 0);
+        check_joined("123", "", AUDIT_CUT, 4);
+        {
+                _cleanup_free_ char *text = export_open("12345");
+
+                verify_text(text, &report);
+                assert_int_equal(report.head_seq, 4);
+                assert_false(report.closed);
+                audit_verify_report_done(&report);
+        }
+        the_head = NULL;
+}
+
+/* auditd's own word on where the journal ends. */
+static void check_kept(unsigned last, unsigned kept, uint8_t spoil, AuditFinding finding, uint64_t seq) {
+        AuditHead head = { .seq = kept };
+        AuditVerifyReport report;
+        AuditChain *chain;
+
+        assert_int_equal(audit_chain_new(&chain), 0);
+        for (unsigned i = 1; i <= last; records[i++].ours = false) {
+                records[i].ours = true; /* as one that was read */
+                assert_int_equal(audit_chain_add(chain, &records[i], AUDIT_UNIT), 0);
+        }
+        memcpy(head.hash, records[kept].hash, AUDIT_HASH_SIZE);
+        head.hash[0] ^= spoil;
+        audit_chain_set_kept(chain, &head);
+        assert_int_equal(audit_chain_judge(chain, NULL, &report), 0);
+        assert_int_equal(report.finding, finding);
+        assert_int_equal(report.seq, seq);
+        audit_verify_report_done(&report);
+        (void) audit_chain_free(chain);
+}
+
+static void test_kept(void **state) {
+        check_kept(5, 5, 0, AUDIT_GOOD, 0);
+        check_kept(6, 5, 0, AUDIT_GOOD, 0);
+        check_kept(4, 5, 0, AUDIT_CUT, 5);
+        check_kept(0, 5, 0, AUDIT_EMPTY, 0);
+        check_kept(5, 5, 1, AUDIT_ALTERED, 5);
+        check_kept(6, 5, 1, AUDIT_ALTERED, 5);
+}
+
 int main(void) {
 #define T(t) cmocka_unit_test_setup_teardown(t, setup, teardown)
         const struct CMUnitTest tests[] = {
                 T(test_order),       T(test_altered),     T(test_replaced),
                 T(test_unattributed), T(test_checkpoints), T(test_checkpoint_of_another_log),
                 T(test_checkpoint_forged), T(test_export_reader), T(test_not_an_export), T(test_cut_within_a_record),
+                T(test_closing), T(test_closing_and_checkpoints), T(test_head), T(test_kept),
         };
 
         return cmocka_run_group_tests(tests, NULL, NULL);

@@ -25,7 +25,7 @@
 
 #include <cmocka.h>
 
-#include "egress/agreement.h"
+#include "egress/agreement-api.h"
 #include "egress/egress-api.h"
 #include "fake-auditd.h"
 #include "proxy/connection-private.h"
@@ -58,6 +58,7 @@ typedef struct World {
         FakeAuditd auditd;
         const char *secretd_says; /* an error, if it is not to say the sentinels */
         unsigned n_looks_further;
+        unsigned n_second_paths;
         bool holds;           /* what is to be connected waits for its answer … */
         IpcCall *held;        /* … here; ref */
         bool leads_nowhere;   /* the name, once it is resolved */
@@ -114,6 +115,7 @@ static int on_connect(IpcCall *call, json_t *params, void *userdata) {
 
         w->n_connects++;
         w->n_within += json_object_get(params, "within") != NULL;
+        w->n_second_paths += json_object_get(params, "second_path") != NULL;
         assert_return_code(protocol_from_text(text_of(params, "protocol"), &seen.protocol), 0);
         reason = is_allowed(params) ? agreement_check(NAME, port, protocol_of(port), &seen) : "no-rule";
         if (reason)
@@ -199,6 +201,10 @@ static int listen_at(uint16_t port) {
         return fd;
 }
 
+static void on_revoked(uint64_t grant, void *userdata) {
+        connections_cut_grant(userdata, grant);
+}
+
 static int set_up(void **state) {
         World *w = calloc(1, sizeof(*w));
 
@@ -211,7 +217,9 @@ static int set_up(void **state) {
         w->proxy.transparent.fd = w->proxy.explicit_proxy.fd = -1;
         assert_return_code(ipc_client_new(&w->proxy.egress, w->event, EGRESS_SOCKET), 0);
         ipc_client_set_parallel(w->proxy.egress, 4);
+        assert_return_code(refused_log_new(&w->proxy.refused, w->event, EGRESS_SOCKET), 0);
         assert_return_code(grant_ends_new(&w->proxy.ends, w->event, EGRESS_SOCKET), 0);
+        assert_return_code(held_grants_new(&w->proxy.held, on_revoked, &w->proxy), 0);
         w->secretd = serve_others(w, secret_methods, SECRET_SOCKET);
         w->anchord = serve_others(w, run_methods, RUN_SOCKET);
         fake_auditd_start(&w->auditd, w->event);
@@ -228,6 +236,8 @@ static int tear_down(void **state) {
         connections_cut_all(&w->proxy, "the test ends");
         ipc_client_free(w->proxy.egress);
         grant_ends_free(w->proxy.ends);
+        refused_log_free(w->proxy.refused);
+        held_grants_free(w->proxy.held);
         ipc_client_free(w->proxy.secretd);
         audit_client_free(w->proxy.audit);
         notes_free(w->proxy.notes);
@@ -486,6 +496,21 @@ static void test_silent_guest(void **state) {
         origin_accepts(w, HTTP_PORT);
         assert_int_equal(w->n_looks_further, 3);
         assert_int_equal(w->n_connects, 2);
+}
+
+/* egressd hears of each request whether a field of it names another path, and of the next one nothing of that. */
+static void test_second_path(void **state) {
+        World *w = *state;
+
+        guest_connects(w, HTTP_PORT);
+        say_text(w->guest, "MOVE /a HTTP/1.1\r\nHost: " NAME "\r\nDestination: /b\r\n\r\n");
+        origin_accepts(w, HTTP_PORT);
+        expect_text(w, w->origin, "MOVE /a HTTP/1.1\r\nHost: " NAME "\r\nDestination: /b\r\n\r\n");
+        assert_int_equal(w->n_second_paths, 1);
+        say_text(w->guest, "GET /c HTTP/1.1\r\nHost: " NAME "\r\n\r\n");
+        expect_text(w, w->origin, "GET /c HTTP/1.1\r\nHost: " NAME "\r\n\r\n");
+        assert_int_equal(w->n_connects, 2);
+        assert_int_equal(w->n_second_paths, 1);
 }
 
 static void test_second_hello(void **state) {
@@ -857,6 +882,7 @@ int main(void) {
                 cmocka_unit_test_setup_teardown(test_granted_too_late, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_tls, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_silent_guest, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_second_path, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_second_hello, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_pipelined_and_half_closed, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_denied_in_its_order, set_up, tear_down),

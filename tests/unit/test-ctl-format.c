@@ -11,12 +11,30 @@
 
 #include <cmocka.h>
 
+#include "ctl/ctl-evidence.h"
 #include "ctl/ctl-format.h"
 #include "ctl/ctl-progress.h"
 #include "ctl/ctl-table.h"
 #include "ctl/ctl.h"
 #include "util/json.h"
 #include "util/text.h"
+
+/* Users of this host have names, wherever they stand; what only looks like one is left alone. */
+static void test_name_users(void **state) {
+        static const struct {
+                const char *text, *named;
+        } cases[] = {
+                { "", "" }, { "uid 0", "root (uid 0)" }, { "stopped by uid 0: uid 0.", "stopped by root (uid 0): root (uid 0)." },
+                { "root (uid 0)", "root (uid 0)" }, { "uid 4123456789", "uid 4123456789" }, { "uid 99999999999999999999", "uid 99999999999999999999" },
+                { "fluid 0", "fluid 0" }, { "uid 0x", "uid 0x" }, { "uid ", "uid " }, { "uid -1", "uid -1" }, { "anchord.service", "anchord.service" },
+        };
+
+        for (size_t i = 0; i < ELEMENTSOF(cases); i++) {
+                _cleanup_free_ char *named = ctl_name_users(cases[i].text);
+
+                assert_string_equal(named, cases[i].named);
+        }
+}
 
 static void test_format(void **state) {
         char b[CTL_TEXT_SIZE];
@@ -100,12 +118,16 @@ static void test_records(void **state) {
                 { "egress.totals", "{\"rejected\": 7, \"logged\": 5}", "in all, 7 packets turned away by the guest's network", false },
                 { "egress.totals", "{\"rejected\": 7, \"dropped\": {\"other_source\": 4}}",
                   "in all, 7 packets turned away by the guest's network, 4 dropped for a forged source address", false },
+                { "egress.totals", "{\"rejected\": 7, \"dropped\": {\"other_source\": 0, \"not_ipv4\": 5, \"other_device\": 1}}",
+                  "in all, 7 packets turned away by the guest's network, 5 dropped that were not IPv4, 1 dropped from another device", false },
+                { "conn.deny", "{\"name\": \"2001:db8::1\", \"port\": 443, \"reason\": \"ipv6\", \"count\": 3}", "2001:db8::1:443: ipv6, 3 times", true },
+                { "conn.deny", "{\"name\": \"-\", \"port\": 0, \"reason\": \"not-ip\", \"detail\": \"EtherType 0x88cc\"}", "-:0: not-ip (EtherType 0x88cc)", true },
                 { "conn.deny", "{\"name\": \"192.0.2.7\", \"port\": 53, \"reason\": \"forged-source\", \"source\": \"203.0.113.7\", \"count\": 3}",
                   "192.0.2.7:53: forged-source 203.0.113.7, 3 times", true },
                 { "egress.totals", "{\"rejected\": 1}", "in all, 1 packet turned away by the guest's network", false },
-                { "egress.totals", "{\"rejected\": 0, \"fence\": {\"connect_allowed\": 3, \"tested\": 9, \"connect_never\": 1, \"bind_refused\": 2}}",
-                  "in all, 0 packets turned away by the guest's network, 3 attempts or packets of the run's own processes by the fence "
-                  "(connect_never 1, bind_refused 2)", false },
+                { "egress.totals", "{\"rejected\": 0, \"fence\": {\"connect_allowed\": 3, \"tested\": 9, \"connect_never\": 1, \"create_elsewhere\": 1, \"bind_refused\": 2}}",
+                  "in all, 0 packets turned away by the guest's network, 4 attempts or packets of the run's own processes by the fence "
+                  "(connect_never 1, create_elsewhere 1, bind_refused 2)", false },
                 { "policy.changed", "{\"change\": \"allow\", \"rule\": \"live/0\"}", "the policy was changed: allow", false },
         };
 
@@ -221,6 +243,7 @@ static void test_progress_plain(void **state) {
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_format),
+                cmocka_unit_test(test_name_users),
                 cmocka_unit_test(test_table),
                 cmocka_unit_test(test_records),
                 cmocka_unit_test(test_refusals),

@@ -53,6 +53,7 @@ static void test_macros(void **state) {
         assert_printed(".Op Fl -key Ns = Ns Ar FILE\n", "[--key=FILE]\n");
         assert_printed(".Ic a Oo Fl -b Ns = Ns Ar B Oc Op Fl - Ar C ...\n", "a [--b=B] [-- C ...]\n");
         assert_printed(".Fl w , Fl -workflow Ns = Ns Ar NAME\n", "-w, --workflow=NAME\n");
+        assert_printed("a\n.Po Ql b ,\n.Ql c\n.Pc ;\nd\n", "a ('b', 'c'); d\n");
         assert_printed(".Pq Ql a b ,\n.Xr man 1 .\n", "('a b'), man(1).\n");
         assert_printed("(one of\n.Ql raw ) ,\nx\\ey \\[u2026]\n", "(one of 'raw'), x\\y …\n");
         assert_printed(".Nm\n.Nm anchorctl\n.Nd a thing\n", "anchorctl anchorctl - a thing\n");

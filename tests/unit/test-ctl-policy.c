@@ -349,6 +349,22 @@ static void test_suggest_git(void **state) {
                          "pass http://plain.example.org/team/one/info/refs\ndeny http://plain.example.org/team/one/git-upload-pack POST\n");
 }
 
+/* In the clear a path is as good as anything, but not on a host with rules about git, be they those that are suggested. */
+static void test_suggest_git_in_the_clear(void **state) {
+        CtlLogRecord records[] = {
+                with_details(record("egress.deny", "both.example.org", 80, "path", "GET /a"),
+                             json_pack("[[s,i],[s,i]]", "GET /a", 1, "GET /team/one/info/refs?service=git-upload-pack", 3), 4, 0),
+                record("egress.deny", "both.example.org", 443, "path", "GET /team/one/info/refs?service=git-upload-pack"),
+                record("egress.deny", "ruled.example.org", 80, "git-repository", "POST /team/one/git-upload-pack"),
+        };
+
+        suggest(records, ELEMENTSOF(records));
+        assert_has(err, "# Not suggested: 5 blocked for \"git in the clear, of a host with rules about git\"");
+        assert_lacks(out, "ruled.example.org");
+        assert_suggested("inspect https://both.example.org/team/one/info/refs?service=git-upload-pack\npass http://both.example.org/a\n"
+                         "deny http://both.example.org/team/one/info/refs?service=git-upload-pack\n");
+}
+
 /* Names, methods and paths are a guest's to choose: none makes a file that does not load. */
 static void test_suggest_hostile(void **state) {
         static CtlLogRecord records[1400];
@@ -400,6 +416,7 @@ int main(void) {
                 cmocka_unit_test_setup_teardown(test_suggest, setup, teardown),
                 cmocka_unit_test_setup_teardown(test_suggest_details, setup, teardown),
                 cmocka_unit_test_setup_teardown(test_suggest_git, setup, teardown),
+                cmocka_unit_test_setup_teardown(test_suggest_git_in_the_clear, setup, teardown),
                 cmocka_unit_test_setup_teardown(test_suggest_hostile, setup, teardown),
         };
 

@@ -30,11 +30,20 @@
 #define ITEM_HANGS "icccccccccccc"
 #define ITEM_DROPS "idddddddddddd"
 #define ITEM_SLOW "ieeeeeeeeeeee"
+#define ITEM_WAITS "iffffffffffff"
 #define RUN "raaaaaaaaaaaa"
 
 /* ---- the other side ---- */
 
 static sd_event *server_event;
+static IpcCall *follower; /* ref; of the item that waits */
+
+/* A file beside the socket, by which a test tells the server what to be like. */
+static bool is_set(void *dump, const char *flag) {
+        _cleanup_free_ char *path = text_format("%s-%s", (char *) dump, flag);
+
+        return access(path, F_OK) == 0;
+}
 
 static int on_submit(IpcCall *call, json_t *params, void *userdata) {
         const char *workflow = ctl_string(params, "workflow"), *item = ITEM;
@@ -49,8 +58,12 @@ static int on_submit(IpcCall *call, json_t *params, void *userdata) {
                 return ipc_call_refuse(call, "Conflict", "on hold");
         if (strcmp(workflow, "denied") == 0)
                 return ipc_call_refuse(call, "Denied", "not you");
+        if (strcmp(workflow, "twice") == 0)
+                return ipc_call_reply(call, json_pack("{s:s, s:s, s:s}", "item", ITEM, "state", "duplicate", "reason", "item " ITEM_FAILS " with\033"));
         if (strcmp(workflow, "fails") == 0)
                 item = ITEM_FAILS;
+        if (strcmp(workflow, "waits") == 0)
+                item = ITEM_WAITS;
 
         /* what a test looks at afterwards */
         if (strcmp(workflow, "code") == 0) {
@@ -157,6 +170,11 @@ static int on_follow(IpcCall *call, json_t *params, void *userdata) {
                 return kill(ipc_call_peer(call)->pid, SIGINT);
         }
 
+        if (strcmp(item, ITEM_WAITS) == 0) {
+                follower = ipc_call_ref(call);
+                return ipc_call_notify(call, json_pack("{s:{s:i, s:s, s:s}}", "event", "seq", 1, "type", "state", "to", "queued"));
+        }
+
         (void) ipc_call_notify(call, json_pack("{s:{s:i, s:s, s:s, s:s, s:s}}", "event", "seq", 2, "time", "2026-01-31T12:34:56.789Z",
                                                "type", "state", "to", "running", "run", RUN));
         (void) ipc_call_notify(call, json_pack("{s:{s:i, s:s, s:s, s:s, s:s, s:s}}", "event", "seq", 3, "type", "output", "stream",
@@ -167,6 +185,8 @@ static int on_follow(IpcCall *call, json_t *params, void *userdata) {
                                                "text", "{}", "data", "boots", 1, "accel", "tcg\033"));
         (void) ipc_call_notify(call, json_pack("{s:{s:i, s:s, s:s, s:s, s:i}}", "event", "seq", 5, "type", "step", "name", "exec", "phase",
                                                "finished", "status", 3));
+        if (strcmp(item, ITEM_FAILS) == 0)
+                (void) ipc_call_notify(call, json_pack("{s:{s:i, s:s, s:s, s:s}}", "event", "seq", 6, "type", "state", "to", "exhausted", "reason", "stopped by uid 0"));
         if (strcmp(item, ITEM_FAILS) == 0)
                 return ipc_call_reply(call, json_pack("{s:{s:s, s:s, s:s}}", "event", "type", "end", "state", "exhausted", "reason", "x"));
         return ipc_call_reply(call, json_pack("{s:{s:s, s:s}}", "event", "type", "end", "state", "in_review"));
@@ -196,16 +216,30 @@ static int on_stop_all(IpcCall *call, json_t *params, void *userdata) {
         return ipc_call_reply(call, json_pack("{s:[s]}", "stopped", json_is_true(json_object_get(params, "hold")) ? ITEM : ITEM_FAILS));
 }
 
-static int on_nothing(IpcCall *call, json_t *params, void *userdata) {
+static int on_hold(IpcCall *call, json_t *params, void *userdata) {
+        return is_set(userdata, "operator") ? ipc_call_reply(call, NULL) : ipc_call_error(call, "org.varlink.service.PermissionDenied", NULL);
+}
+
+static int on_accept(IpcCall *call, json_t *params, void *userdata) {
         return ipc_call_reply(call, NULL);
 }
 
-static char drained_for[32];
+/* Who waited was told why, and goes on. */
+static int on_waited(sd_event_source *s, uint64_t usec, void *userdata) {
+        _cleanup_(ipc_call_unrefp) IpcCall *call = TAKE_PTR(follower);
 
-/* While there is a drain, nothing runs, except while one "for long". One "for nobody" is replaced by another's at once. */
+        return call ? ipc_call_reply(call, json_pack("{s:{s:s, s:s}}", "event", "type", "end", "state", "in_review")) : 0;
+}
+
+static char drained_for[32];
+static unsigned n_asked; /* since the drain began */
+
+/* While there is a drain, nothing runs, except while one "for long". One "for nobody" is replaced by another's at once. In one "over a restart"
+ * the first answer is of an anchord that does not know its runs yet, and the second has one. */
 static int on_drain(IpcCall *call, json_t *params, void *userdata) {
         const char *reason = ctl_string(params, "reason");
 
+        n_asked = 0;
         (void) snprintf(drained_for, sizeof(drained_for), "%s", strcmp(reason, "nobody") == 0 ? "another" : reason);
         return ipc_call_reply(call, NULL);
 }
@@ -216,11 +250,28 @@ static int on_undrain(IpcCall *call, json_t *params, void *userdata) {
 }
 
 static int on_status(IpcCall *call, json_t *params, void *userdata) {
-        if (strcmp(drained_for, "long") == 0)
-                return ipc_call_reply(call, json_pack("{s:[{s:s}], s:{s:s, s:s, s:i}}", "runs", "run", RUN, "drain", "actor", "uid 0", "reason", drained_for, "left_s", 60));
+        bool restart = strcmp(drained_for, "over a restart") == 0;
+
+        n_asked++;
+        if (follower)
+                (void) sd_event_add_time_relative(server_event, NULL, CLOCK_MONOTONIC, 300 * 1000, 0, on_waited, NULL);
+        if (is_set(userdata, "stranger"))
+                return ipc_call_error(call, "org.varlink.service.PermissionDenied", NULL);
+        if (is_set(userdata, "moved"))
+                return ipc_call_reply(call, json_pack("{s:{s:b, s:s, s:s}}", "site_policy", "waits", 1, "digest", "d2", "previous", "d1"));
+        if (strcmp(drained_for, "long") == 0 || (restart && n_asked == 2))
+                return ipc_call_reply(call, json_pack("{s:b, s:[{s:s}], s:{s:s, s:s, s:i}}", "ready", 1, "runs", "run", RUN, "drain", "actor", "uid 0",
+                                                      "reason", drained_for, "left_s", 60));
         if (*drained_for)
-                return ipc_call_reply(call, json_pack("{s:[], s:{s:s, s:s, s:i}}", "runs", "drain", "actor", "uid 0", "reason", drained_for, "left_s", 60));
-        return ipc_call_reply(call, json_pack("{s:{}, s:[], s:[{s:s, s:s, s:s, s:s}], s:b, s:{s:s, s:s}, s:{s:s, s:s, s:s}}", "counts", "templates", "runs", "run",
+                return ipc_call_reply(call, json_pack("{s:b, s:[], s:{s:s, s:s, s:i}}", "ready", !restart || n_asked > 1, "runs", "drain", "actor", "uid 0",
+                                                      "reason", drained_for, "left_s", 60));
+        if (is_set(userdata, "full") || is_set(userdata, "verifying"))
+                return ipc_call_reply(call, json_pack("{s:b, s:[{}, {}], s:i, s:i}", "ready", 1, "runs", "max_runs", is_set(userdata, "free") ? 3 : 2,
+                                                      "verify_waiting", is_set(userdata, "verifying")));
+        if (is_set(userdata, "free"))
+                return ipc_call_reply(call, json_pack("{s:b, s:b, s:{s:s}}", "ready", 1, "hold", 0, "enforcers", "auditd", "ok"));
+        return ipc_call_reply(call, json_pack("{s:{s:I, s:I, s:s}, s:s, s:{}, s:[], s:[{s:s, s:s, s:s, s:s}], s:b, s:{s:s, s:s}, s:{s:s, s:s, s:s}}", "space", "free", (json_int_t) 80156082176, "reserve", (json_int_t) 0, "of", "uid 0",
+                                              "hold_reason", "stopped by uid 0", "counts", "templates", "runs", "run",
                                               "raaaaaaaaaaaa", "item", ITEM, "stage", "work", "phase", "running", "hold", 1, "enforcers", "egressd", "ok", "auditd",
                                               "lost", "accelerator", "configured", "auto", "accel", "tcg", "reason", "no hello"));
 }
@@ -228,11 +279,11 @@ static int on_status(IpcCall *call, json_t *params, void *userdata) {
 static const IpcMethod methods[] = {
         { "io.anchorhold.Manager.Submit", PEER_OTHER, on_submit },   { "io.anchorhold.Manager.List", PEER_OTHER, on_list },
         { "io.anchorhold.Manager.Show", PEER_OTHER, on_show },       { "io.anchorhold.Manager.Follow", PEER_OTHER, on_follow },
-        { "io.anchorhold.Manager.Cost", PEER_OTHER, on_cost },
+        { "io.anchorhold.Manager.Cost", PEER_OTHER, on_cost },       { "io.anchorhold.Manager.AcceptPolicy", PEER_OTHER, on_accept },
         { "io.anchorhold.Manager.Logs", PEER_OTHER, on_follow },     { "io.anchorhold.Manager.Result", PEER_OTHER, on_result },
         { "io.anchorhold.Manager.StopAll", PEER_OTHER, on_stop_all }, { "io.anchorhold.Manager.Stop", PEER_OTHER, on_stop },
         { "io.anchorhold.Manager.Drain", PEER_OTHER, on_drain },     { "io.anchorhold.Manager.Undrain", PEER_OTHER, on_undrain },
-        { "io.anchorhold.Manager.Hold", PEER_ANCHORD, on_nothing },  { "io.anchorhold.Manager.Status", PEER_OTHER, on_status },
+        { "io.anchorhold.Manager.Hold", PEER_OTHER, on_hold },  { "io.anchorhold.Manager.Status", PEER_OTHER, on_status },
         {},
 };
 
@@ -318,6 +369,9 @@ static int teardown(void **state) {
 #define CTL_TTY(...) run_ctl((char *[]) { (char *) "anchorctl", __VA_ARGS__, NULL }, (Ctl) { .out_tty = true })
 #define CTL_REDRAW(...) run_ctl((char *[]) { (char *) "anchorctl", __VA_ARGS__, NULL }, (Ctl) { .err_tty = true, .err_redraw = true })
 
+/* With that as standard output, or error. */
+#define CTL_INTO(out_file, err_file, ...) run_ctl((char *[]) { (char *) "anchorctl", __VA_ARGS__, NULL }, (Ctl) { .out = out_file, .err = err_file })
+
 static CtlExit run_ctl(char **argv, Ctl ctl) {
         size_t out_size, err_size;
         char *copy[32] = {};
@@ -331,8 +385,11 @@ static CtlExit run_ctl(char **argv, Ctl ctl) {
         }
         free(fixture.out);
         free(fixture.err);
-        ctl.out = open_memstream(&fixture.out, &out_size);
-        ctl.err = open_memstream(&fixture.err, &err_size);
+        fixture.out = fixture.err = NULL;
+        if (!ctl.out)
+                ctl.out = open_memstream(&fixture.out, &out_size);
+        if (!ctl.err)
+                ctl.err = open_memstream(&fixture.err, &err_size);
         ctl.o.no_pager = true;
         r = ctl_run(&ctl, argc, copy);
         (void) fclose(ctl.out);
@@ -342,10 +399,36 @@ static CtlExit run_ctl(char **argv, Ctl ctl) {
 
 #define S(text) ((char *) (text))
 
+static void set(const char *flag, bool on) {
+        _cleanup_free_ char *path = text_format("%s-%s", fixture.dump, flag);
+
+        if (on)
+                assert_int_equal(io_write_file_atomic(AT_FDCWD, path, "", 0, 0644), 0);
+        else
+                assert_int_equal(unlink(path), 0);
+}
+
+static void assert_lacks(const char *text, const char *part) {
+        if (strstr(text, part))
+                fail_msg("\"%s\" is in:\n%s", part, text);
+}
+
 static void assert_has(const char *text, const char *part) {
         if (!strstr(text, part))
                 fail_msg("\"%s\" is not in:\n%s", part, text);
 }
+
+static void shell(const char *format, ...) {
+        _cleanup_free_ char *command = NULL;
+        va_list ap;
+
+        va_start(ap, format);
+        assert_true(vasprintf(&command, format, ap) > 0);
+        va_end(ap);
+        assert_int_equal(system(command), 0);
+}
+
+#define GIT_AS "git -c user.name=t -c user.email=t@example.org -c init.defaultBranch=main "
 
 /* ---- tests ---- */
 
@@ -359,8 +442,8 @@ static void test_usage(void **state) {
         assert_int_equal(CTL(S("policy")), CTL_USAGE);
         assert_has(fixture.err, "check, explain, test, import, log, allow, deny, reload, accept.");
         assert_int_equal(CTL(S("audit")), CTL_USAGE);
-        assert_has(fixture.err, "one of: verify.");
-        assert_int_equal(CTL(S("help"), S("policy")), CTL_USAGE);
+        assert_has(fixture.err, "one of: export, verify.");
+        assert_int_equal(CTL(S("help"), S("policy"), S("nothing")), CTL_USAGE);
         assert_has(fixture.err, "check, explain,");
         assert_int_equal(CTL(S("policy"), S("nothing")), CTL_USAGE);
         assert_has(fixture.err, "policy nothing");
@@ -429,6 +512,12 @@ static void test_help(void **state) {
         }
         assert_int_equal(CTL(S("help"), S("policy"), S("log")), CTL_OK);
         assert_has(fixture.out, "--blocked");
+        assert_int_equal(CTL(S("help"), S("policy")), CTL_OK);
+        assert_has(fixture.out, "anchorctl policy VERB");
+        assert_has(fixture.out, "  policy log RUN|ITEM ");
+        assert_lacks(fixture.out, "\n  host ");
+        assert_int_equal(CTL(S("policy"), S("--help")), CTL_OK);
+        assert_has(fixture.out, "anchorctl policy VERB");
         assert_int_equal(CTL(S("help"), S("nothing")), CTL_USAGE);
         assert_int_equal(CTL(S("--version")), CTL_OK);
         assert_has(fixture.out, "anchorhold ");
@@ -459,6 +548,11 @@ static void test_exit_codes(void **state) {
         assert_int_equal(CTL(S("submit"), S("--workflow=unfit")), CTL_USAGE);
         assert_int_equal(CTL(S("submit"), S("--workflow=hold")), CTL_CONFLICT);
         assert_int_equal(CTL(S("submit"), S("--workflow=denied")), CTL_REFUSED);
+        assert_int_equal(CTL(S("submit"), S("--workflow=twice"), S("--source=x")), CTL_CONFLICT);
+        assert_string_equal(fixture.out, ITEM "\n");
+        assert_has(fixture.err, ITEM " is a duplicate, and nothing is done for it: item " ITEM_FAILS " with\\x1b.");
+        assert_int_equal(CTL(S("submit"), S("--workflow=twice"), S("--source=x"), S("--json=short")), CTL_CONFLICT);
+        assert_has(fixture.out, "\"duplicate\":\"item " ITEM_FAILS);
         assert_int_equal(CTL(S("show"), S(ITEM_FAILS)), CTL_NOT_FOUND);
         assert_int_equal(CTL(S("release")), CTL_REFUSED);
         assert_has(fixture.err, "anchorhold-operators");
@@ -480,6 +574,68 @@ static void test_exit_codes(void **state) {
         assert_has(fixture.err, "anchorhold-runs.slice");
         assert_int_equal(CTL(S("logs"), S("-f"), S(ITEM)), CTL_FAILED);
         assert_has(fixture.err, "anchord.socket is not running");
+}
+
+/* What a user who is not root gets: the exit status, if `text` is said, or 255. */
+static int as_nobody(char **argv, const char *text) {
+        pid_t pid = fork();
+        int status = -1;
+
+        if (pid == 0) {
+                CtlExit r;
+
+                if (setresgid(65534, 65534, 65534) < 0 || setresuid(65534, 65534, 65534) < 0)
+                        _exit(255);
+                r = run_ctl(argv, (Ctl) {});
+                if (!strstr(fixture.err, text) && !strstr(fixture.out, text))
+                        (void) dprintf(STDERR_FILENO, "%s: %s\n", argv[1], fixture.err);
+                else
+                        _exit((int) r);
+                _exit(255);
+        }
+        assert_true(pid > 0 && waitpid(pid, &status, 0) == pid && WIFEXITED(status));
+        return WEXITSTATUS(status);
+}
+
+#define AS_NOBODY(text, ...) as_nobody((char *[]) { (char *) "anchorctl", __VA_ARGS__, NULL }, text)
+
+/* "Permission denied" is the same status wherever it comes from, and what is not there another. */
+static void test_file_statuses(void **state) {
+        static const char *const parts[] = { "shut", "unreadable/.git", "bare/objects" };
+        _cleanup_free_ char *shut = text_format("%s/shut", fixture.folder), *inside = text_format("%s/x", shut), *file = text_format("%s/file", fixture.folder),
+                            *missing = text_format("%s/none", fixture.folder), *below = text_format("%s/none", file), *from = NULL;
+        const char *const denied[] = { inside, file }, *const absent[] = { missing, below };
+
+        if (getuid() != 0)
+                fail_msg("this test is root's");
+        assert_return_code(chmod(fixture.folder, 0755), errno);
+        shell("cd '%s' && mkdir shut && echo x >shut/x && " GIT_AS "init -q unreadable && " GIT_AS "init -q --bare bare && echo x >file && chmod 000 file", fixture.folder);
+        for (size_t i = 0; i < ELEMENTSOF(parts); i++)
+                shell("chmod 700 '%s/%s'", fixture.folder, parts[i]);
+
+        for (unsigned k = 0; k < 2; k++)
+                for (size_t i = 0; i < ELEMENTSOF(denied); i++) {
+                        const char *path = (k == 0 ? denied : absent)[i], *said = k > 0 ? "o" : "ermission denied";
+                        int expected = k == 0 ? CTL_REFUSED : CTL_NOT_FOUND;
+
+                        assert_int_equal(AS_NOBODY(said, S("submit"), S("--workflow=echo"), S("--task-file"), S(path)), expected);
+                        assert_int_equal(AS_NOBODY(said, S("submit"), S("--workflow=code"), S("--repo"), S(path)), expected);
+                        assert_int_equal(AS_NOBODY(said, S("policy"), S("check"), S(path)), k == 0 ? CTL_REFUSED : CTL_FAILED);
+                        assert_int_equal(AS_NOBODY(said, S("policy"), S("check"), S(path), S("-j")), k == 0 ? CTL_REFUSED : CTL_FAILED);
+                        assert_int_equal(AS_NOBODY(said, S("policy"), S("test"), S(path), S("/dev/null")), expected);
+                        assert_int_equal(AS_NOBODY(said, S("policy"), S("import"), S(path)), expected);
+                        assert_int_equal(AS_NOBODY(said, S("policy"), S("check"), S("--root"), S(path)), expected);
+                        assert_int_equal(AS_NOBODY(said, S("audit"), S("verify"), S("--file"), S(path)), expected);
+                }
+        for (size_t i = 0; i < ELEMENTSOF(parts); i++) {
+                free(from);
+                from = text_format("--repo=%s/%.*s", fixture.folder, (int) strcspn(parts[i], "/"), parts[i]);
+                assert_int_equal(AS_NOBODY("ermission denied", S("submit"), S("--workflow=code"), from), CTL_REFUSED);
+        }
+
+        free(from);
+        from = text_format("--bundle=%s/x", missing);
+        assert_int_equal(CTL(S("result"), S(ITEM), from), CTL_NOT_FOUND);
 }
 
 static void test_cost(void **state) {
@@ -518,7 +674,7 @@ static void test_list_and_show(void **state) {
         /* each reason why nothing starts, and no other line for the item than one */
         assert_int_equal(CTL(S("list"), S("--state=submitted")), CTL_OK);
         assert_has(fixture.out, "\nNo run starts: auditd: lost");
-        assert_has(fixture.out, "\nNo run starts: on hold; \"anchorctl release\" ends that.\n");
+        assert_has(fixture.out, "\nNo run starts: on hold: stopped by root (uid 0); \"anchorctl release\" ends that.\n");
         assert_int_equal(CTL(S("list"), S("--state=submitted"), S("--no-legend")), CTL_OK);
         assert_ptr_equal(strchr(fixture.out, '\n'), fixture.out + strlen(fixture.out) - 1);
 
@@ -549,6 +705,9 @@ static void test_list_and_show(void **state) {
 
         assert_int_equal(CTL(S("status")), CTL_OK);
         assert_has(fixture.out, "enforcers auditd: lost");
+        assert_has(fixture.out, "space free: 74.7G\n");
+        assert_has(fixture.out, "space reserve: 0B\n");
+        assert_has(fixture.out, "hold_reason: stopped by root (uid 0)\n");
         assert_has(fixture.out, "counts: none\n");
         assert_has(fixture.out, "templates: none\n");
         assert_has(fixture.out, "runs: raaaaaaaaaaaa of " ITEM ", work: running\n");
@@ -569,6 +728,9 @@ static void test_follow(void **state) {
         assert_int_equal(CTL(S("run"), S("--workflow=fails"), S("-q")), CTL_FAILED);
         assert_string_equal(fixture.err, "oops\n");
 
+        assert_int_equal(CTL(S("run"), S("--workflow=fails")), CTL_FAILED);
+        assert_has(fixture.err, "exhausted: stopped by root (uid 0)\n");
+
         assert_int_equal(CTL(S("logs"), S(ITEM), S("--json=short")), CTL_OK);
         assert_has(fixture.out, "\"seq\":2");
         assert_int_equal(CTL(S("logs"), S(ITEM), S("--run=rbbbbbbbbbbbb"), S("-q")), CTL_OK);
@@ -585,12 +747,128 @@ static void test_follow(void **state) {
         assert_has(fixture.err, "anchord went away");
 }
 
+static FILE *full(bool buffered) {
+        FILE *f = fopen("/dev/full", "we");
+
+        assert_non_null(f);
+        if (!buffered)
+                setbuf(f, NULL); /* as standard error */
+        return f;
+}
+
+/* Whatever verb writes: output that went nowhere is no success, and is said once. */
+static void test_lost_output(void **state) {
+        static const char *const calls[][6] = {
+                { "run", "--workflow=echo" }, { "run", "--workflow=echo", "--json=short" }, { "run", "--workflow=echo", "-q" },
+                { "submit", "--workflow=echo" }, { "submit", "--workflow=echo", "-j" },
+                { "list" }, { "list", "-j" }, { "list", "--state=merged" }, { "show", ITEM }, { "show", ITEM, "-j" }, { "cost" }, { "cost", "-j" },
+                { "logs", ITEM }, { "logs", ITEM, "-j" }, { "logs", "-f", ITEM }, { "logs", "-f", "-j", ITEM }, { "logs", "-f", ITEM_DROPS },
+                { "result", ITEM }, { "result", ITEM, "-j" }, { "result", ITEM, "--diff" }, { "stop", "--all", "-j" },
+                { "policy", "check", "srt.json" }, { "policy", "import", "srt.json" }, { "credential", "list" },
+                { "status" }, { "status", "-j" }, { "doctor" }, { "doctor", "-j" }, { "version" }, { "version", "-j" }, { "--version" },
+                { "help" }, { "help", "list" }, { "--help" }, { "list", "--help" },
+        };
+        _cleanup_free_ char *settings = text_format("%s/srt.json", fixture.folder);
+
+        assert_int_equal(io_write_file_atomic(AT_FDCWD, settings, "{\"a\": 1}", 8, 0600), 0);
+        for (size_t i = 0; i < ELEMENTSOF(calls); i++) {
+                char *a[6] = {}, *argv[8] = { S("anchorctl") };
+                const char *said;
+                CtlExit good;
+
+                for (size_t k = 0; calls[i][k]; k++)
+                        a[k] = argv[k + 1] = strcmp(calls[i][k], "srt.json") == 0 ? settings : S(calls[i][k]);
+                good = run_ctl(argv, (Ctl) {});
+                if (!*fixture.out || strstr(fixture.err, "Cannot write"))
+                        fail_msg("%s %s: nothing on standard output, or: %s", a[0], a[1] ?: "", fixture.err);
+
+                if (run_ctl(argv, (Ctl) { .out = full(true) }) != (good == CTL_OK ? CTL_FAILED : good))
+                        fail_msg("%s %s: that its output is lost is no failure", a[0], a[1] ?: "");
+                said = strstr(fixture.err, "Cannot write: No space left on device\n");
+                if (!said || strstr(said + 1, "Cannot write"))
+                        fail_msg("%s %s says of its lost output: %s", a[0], a[1] ?: "", fixture.err);
+        }
+
+        /* what a program wrote to standard error is output as well; what is only told is not */
+        assert_int_equal(CTL_INTO(NULL, full(false), S("run"), S("--workflow=echo")), CTL_FAILED);
+        assert_int_equal(CTL_INTO(NULL, full(false), S("stop"), S("--all")), CTL_OK);
+}
+
 static void test_stop(void **state) {
         assert_int_equal(CTL(S("stop"), S(ITEM), S(ITEM_FAILS)), CTL_OK);
         assert_int_equal(CTL(S("stop"), S("--all"), S("--hold")), CTL_OK);
         assert_has(fixture.err, "1 item stopped. No run starts");
         assert_int_equal(CTL(S("stop"), S("--all"), S("--hold"), S("--json=short")), CTL_OK);
         assert_string_equal(fixture.out, "{\"stopped\":[\"" ITEM "\"]}\n");
+}
+
+/* That runs start again is said when nothing else is in the way, and otherwise what is. */
+static void test_what_keeps_runs(void **state) {
+        static const struct {
+                const char *words[3], *ended, *again;
+        } calls[] = {
+                { { "release" }, "The hold is released.", "Runs start again." },
+                { { "host", "undrain" }, "The drain is ended.", "Items are leased again." },
+        };
+
+        set("operator", true);
+        for (size_t i = 0; i < ELEMENTSOF(calls); i++) {
+                assert_int_equal(CTL(S(calls[i].words[0]), S(calls[i].words[1])), CTL_OK);
+                assert_has(fixture.err, calls[i].ended);
+                assert_has(fixture.err, "\nNo run starts: on hold: stopped by root (uid 0); \"anchorctl release\" ends that.\n");
+                assert_has(fixture.err, "\nNo run starts: auditd: lost.\n");
+                assert_lacks(fixture.err, "again.");
+                set("free", true);
+                assert_int_equal(CTL(S(calls[i].words[0]), S(calls[i].words[1])), CTL_OK);
+                assert_int_equal(strncmp(fixture.err, calls[i].again, strlen(calls[i].again)), 0);
+                assert_lacks(fixture.err, "No run");
+                set("free", false);
+        }
+
+        set("moved", true);
+        assert_int_equal(CTL(S("policy"), S("accept")), CTL_OK);
+        assert_has(fixture.err, "in place of d1.\nNo run starts: the policy in /etc/anchorhold");
+        set("moved", false);
+
+        /* doctor agrees with itself, and does not take a closed door for an empty house */
+        assert_int_equal(CTL(S("doctor"), S("--json=short")), CTL_FAILED);
+        assert_has(fixture.out, "{\"check\":\"hold\",\"health\":\"bad\"");
+        set("stranger", true);
+        assert_int_equal(CTL(S("doctor")), CTL_FAILED);
+        assert_has(fixture.out, "unknown  anchord      this user may not ask it");
+        assert_lacks(fixture.out, "does not answer");
+}
+
+/* A verification that waits is a reason if it has the place of a run; the control is that one of the others has it, or there is another place. */
+static void test_verification_has_the_place(void **state) {
+        static const char says[] = "\nNo run starts: 1 of the 2 runs that this host has, as many as it may, is a verification that cannot begin yet; their items' notes say for what.\n";
+
+        set("verifying", true);
+        assert_int_equal(CTL(S("list"), S("--state=submitted")), CTL_OK);
+        assert_has(fixture.out, says);
+        set("free", true);
+        assert_int_equal(CTL(S("list"), S("--state=submitted")), CTL_OK);
+        assert_lacks(fixture.out, "No run starts");
+        set("free", false);
+        set("verifying", false);
+        set("full", true);
+        assert_int_equal(CTL(S("list"), S("--state=submitted")), CTL_OK);
+        assert_lacks(fixture.out, "No run starts");
+        set("full", false);
+}
+
+/* Who follows what is queued is told why it does not start, once. */
+static void test_queued(void **state) {
+        const char *said;
+
+        assert_int_equal(CTL(S("run"), S("--workflow=waits")), CTL_OK);
+        said = strstr(fixture.err, "\nNo run starts: on hold: stopped by root (uid 0); \"anchorctl release\" ends that.\n");
+        assert_non_null(said);
+        assert_null(strstr(said + 1, "\nNo run starts: on hold"));
+
+        set("free", true);
+        assert_int_equal(CTL(S("run"), S("--workflow=waits")), CTL_OK);
+        assert_lacks(fixture.err, "No run starts");
 }
 
 /* A wait of more than a second: a status line that is taken back on a terminal, nothing yet anywhere else. */
@@ -631,23 +909,11 @@ static void test_result(void **state) {
 
 /* ---- seed bundle ---- */
 
-static void shell(const char *format, ...) {
-        _cleanup_free_ char *command = NULL;
-        va_list ap;
-
-        va_start(ap, format);
-        assert_true(vasprintf(&command, format, ap) > 0);
-        va_end(ap);
-        assert_int_equal(system(command), 0);
-}
-
-#define GIT_AS "git -c user.name=t -c user.email=t@example.org -c init.defaultBranch=main "
-
 static void test_seed(void **state) {
         _cleanup_free_ char *repo = text_format("%s/repo:x", fixture.folder), *option = text_format("--repo=%s", repo),
                             *sub = text_format("--repo=%s/deep", repo), *bare = text_format("--repo=%s/bare.git", fixture.folder),
                             *folder = text_format("--repo=%s", fixture.folder), *missing = text_format("--repo=%s/none", fixture.folder),
-                            *shallow = text_format("--repo=%s/shallow", fixture.folder);
+                            *shallow = text_format("--repo=%s/shallow", fixture.folder), *path = NULL;
 
         assert_int_equal(CTL(S("submit"), S("--workflow=code"), missing), CTL_NOT_FOUND);
         assert_int_equal(CTL(S("submit"), S("--workflow=code"), folder), CTL_NOT_FOUND);
@@ -699,11 +965,31 @@ static void test_seed(void **state) {
         assert_int_equal(CTL(S("submit"), S("--workflow=code"), shallow), CTL_OK);
         shell("cd '%s/shallow' && git bundle list-heads '%s' | grep -Eq '^[0-9a-f]{64} refs/anchorhold/base$'", fixture.folder, fixture.dump);
 
+        /* no place for the bundle is no missing git; a missing git is one */
+        assert_int_equal(setenv("TMPDIR", "/nonexistent", 1), 0);
+        assert_int_equal(CTL(S("submit"), S("--workflow=code"), option), CTL_FAILED);
+        assert_has(fixture.err, "Cannot make a folder in /nonexistent, ");
+        assert_lacks(fixture.err, "git");
+        assert_int_equal(unsetenv("TMPDIR"), 0);
+        path = strdup(getenv("PATH"));
+        assert_int_equal(setenv("PATH", "/nonexistent", 1), 0);
+        assert_int_equal(CTL(S("submit"), S("--workflow=code"), option), CTL_FAILED);
+        assert_has(fixture.err, "Cannot run git: ");
+        assert_int_equal(setenv("PATH", path, 1), 0);
+
         shell("test -z \"$(find /tmp -maxdepth 1 -name 'anchorctl-*' ! -path '%s' -newer '%s')\"", fixture.folder, fixture.path);
 }
 
 static CtlExit comes_about(Ctl *ctl) {
         return CTL_OK;
+}
+
+/* The reboot: does anything run now? */
+static CtlExit finds_none(Ctl *ctl) {
+        _cleanup_json_ json_t *status = NULL;
+
+        assert_int_equal(ctl_call(ctl, "ask", "Status", json_object(), NULL, 0, &status, NULL, 0), CTL_OK);
+        return json_is_true(json_object_get(status, "ready")) && json_array_size(json_object_get(status, "runs")) == 0 ? CTL_OK : CTL_FAILED;
 }
 
 static CtlExit is_refused(Ctl *ctl) {
@@ -741,10 +1027,14 @@ static char *after_signal(const char *reason) {
 }
 
 static void test_drain_for(void **state) {
-        _cleanup_free_ char *reboots = NULL, *refused = NULL, *stopped = NULL, *theirs = NULL, *before = NULL;
+        _cleanup_free_ char *reboots = NULL, *over = NULL, *refused = NULL, *stopped = NULL, *theirs = NULL, *before = NULL;
 
         reboots = after_drain_for("upgrade", comes_about, CTL_OK);
         assert_string_equal(reboots, "upgrade");
+
+        /* anchord is started anew meanwhile: that it lists no run says nothing */
+        over = after_drain_for("over a restart", finds_none, CTL_OK);
+        assert_string_equal(over, "over a restart");
 
         /* one that was there before stays, whatever comes of this */
         before = after_drain_for("rollback", is_refused, CTL_FAILED);
@@ -753,7 +1043,13 @@ static void test_drain_for(void **state) {
 
         refused = after_drain_for("upgrade", is_refused, CTL_FAILED);
         assert_null(refused);
-        assert_has(fixture.err, "leased again");
+        assert_has(fixture.err, "is ended.\nNo run starts: auditd: lost.\n");
+        assert_lacks(fixture.err, "again");
+        set("free", true);
+        refused = after_drain_for("upgrade", is_refused, CTL_FAILED);
+        assert_null(refused);
+        assert_has(fixture.err, "is ended.\nItems are leased again.\n");
+        set("free", false);
 
         /* as the unit that takes too long is, or a person does */
         stopped = after_signal("long");
@@ -772,10 +1068,15 @@ int main(void) {
                 cmocka_unit_test_setup_teardown(test_help, setup, teardown),
                 cmocka_unit_test_setup_teardown(test_submit, setup, teardown),
                 cmocka_unit_test_setup_teardown(test_exit_codes, setup, teardown),
+                cmocka_unit_test_setup_teardown(test_file_statuses, setup, teardown),
                 cmocka_unit_test_setup_teardown(test_list_and_show, setup, teardown),
                 cmocka_unit_test_setup_teardown(test_cost, setup, teardown),
                 cmocka_unit_test_setup_teardown(test_follow, setup, teardown),
+                cmocka_unit_test_setup_teardown(test_lost_output, setup, teardown),
                 cmocka_unit_test_setup_teardown(test_stop, setup, teardown),
+                cmocka_unit_test_setup_teardown(test_what_keeps_runs, setup, teardown),
+                cmocka_unit_test_setup_teardown(test_verification_has_the_place, setup, teardown),
+                cmocka_unit_test_setup_teardown(test_queued, setup, teardown),
                 cmocka_unit_test_setup_teardown(test_progress, setup, teardown),
                 cmocka_unit_test_setup_teardown(test_result, setup, teardown),
                 cmocka_unit_test_setup_teardown(test_seed, setup, teardown),

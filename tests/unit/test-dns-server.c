@@ -33,7 +33,8 @@ typedef struct World {
         IpcCall *held[300];
         unsigned n_held, n_asked;
         char asked[300];         /* the last name and type */
-        uint64_t n_told, n_told_refused;
+        RefusedLog *refused;
+        uint64_t n_told, n_told_refused, n_malformed, n_too_large;
 } World;
 
 static int on_resolve(IpcCall *call, json_t *params, void *userdata) {
@@ -57,11 +58,14 @@ static int on_resolve(IpcCall *call, json_t *params, void *userdata) {
 
 static int on_refused(IpcCall *call, json_t *params, void *userdata) {
         World *w = userdata;
+        const char *reason = json_string_value(json_object_get(params, "reason"));
+        uint64_t *n = strcmp(reason, "malformed") == 0 ? &w->n_malformed : strcmp(reason, "too-large") == 0 ? &w->n_too_large : &w->n_told;
 
-        assert_string_equal(json_string_value(json_object_get(params, "reason")), "rate");
+        assert_true(n != &w->n_told || strcmp(reason, "rate") == 0);
+        assert_string_equal(json_string_value(json_object_get(params, "event")), "dns");
         if (w->n_told_refused++ == 0) /* an egressd that is busy with a restart: told again */
                 return ipc_call_refuse(call, "Unavailable", "no");
-        w->n_told += (uint64_t) json_integer_value(json_object_get(params, "count"));
+        *n += (uint64_t) json_integer_value(json_object_get(params, "count"));
         return ipc_call_reply(call, NULL);
 }
 
@@ -93,7 +97,8 @@ static int set_up(void **state) {
         assert_true(ipc_server_listen_fd(w->egress, own_world_listen(EGRESS)) >= 0);
         assert_int_equal(ipc_client_new(&w->client, w->event, EGRESS), 0);
         ipc_client_set_parallel(w->client, 64);
-        assert_int_equal(dns_server_new(&w->server, w->event, w->client), 0);
+        assert_int_equal(refused_log_new(&w->refused, w->event, EGRESS), 0);
+        assert_int_equal(dns_server_new(&w->server, w->event, w->client, w->refused), 0);
         assert_int_equal(dns_server_add_udp(w->server, bound(SOCK_DGRAM, &w->udp)), 0);
         assert_int_equal(dns_server_add_tcp(w->server, bound(SOCK_STREAM, &w->tcp)), 0);
         w->guest = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -107,6 +112,7 @@ static int tear_down(void **state) {
 
         ipc_client_free(w->client); /* as the proxy does: nobody answers any more */
         dns_server_free(w->server);
+        refused_log_free(w->refused);
         while (w->n_held > 0)
                 ipc_call_unref(w->held[--w->n_held]);
         ipc_server_free(w->egress);
@@ -216,6 +222,9 @@ static void test_broken(void **state) {
                 assert_true((a[3] & 15) != NOERROR);
         assert_int_equal(w->n_asked, 0);
         ask(w, "good.example.org", TYPE_A, NOERROR, 1);
+
+        /* each is in the log */
+        UNTIL(w->event, w->n_malformed == 3 && w->n_too_large == 1);
 }
 
 /* ---- TCP ---- */
@@ -352,6 +361,36 @@ static void test_flood(void **state) {
         UNTIL(w->event, w->n_told == n_refused);
 }
 
+/* Of what is answered here, broken, of another kind or another version, there is no more than of questions; and all of it is told. */
+static void test_flood_of_broken(void **state) {
+        World *w = *state;
+        unsigned n_answers = 0, n_rate = 0, i;
+        uint8_t q[512], a[512];
+        size_t n;
+
+        for (i = 0; i < 2400 || (n_rate == 0 && i < 24000); i++) {
+                n = query(q, (uint16_t) i, "good.example.org", TYPE_A);
+                if (i % 2 == 0)
+                        q[2] |= 5 << 3; /* an update: not implemented */
+                else
+                        q[5] = 2; /* two questions, of which there is one */
+                assert_int_equal(sendto(w->guest, q, n, 0, (struct sockaddr *) &w->udp, sizeof(w->udp)), n);
+                while (n_answers < i + 1 && i % 32 == 31) {
+                        UNTIL(w->event, take(w, a) >= 0);
+                        n_answers++;
+                        n_rate += (a[3] & 15) == REFUSED;
+                }
+        }
+        while (n_answers < i) {
+                UNTIL(w->event, take(w, a) >= 0);
+                n_answers++;
+                n_rate += (a[3] & 15) == REFUSED;
+        }
+        assert_int_equal(w->n_asked, 0);
+        UNTIL(w->event, w->n_told + w->n_malformed == i);
+        assert_true(w->n_told > 0 && w->n_malformed >= 2 * DNS_RATE);
+}
+
 /* Questions that wait are bounded too. */
 static void test_pending(void **state) {
         World *w = *state;
@@ -390,6 +429,7 @@ int main(void) {
                 cmocka_unit_test_setup_teardown(test_tcp_leaves, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_tcp_limit, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_flood, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_flood_of_broken, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_pending, set_up, tear_down),
         };
 

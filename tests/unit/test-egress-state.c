@@ -228,11 +228,12 @@ static void test_grants(void **state) {
         assert_int_equal(g->n_fence, 0);
         assert_int_equal(g->n_addresses, 2);
         assert_true(address_equal(&g->addresses[0], &two[0]) && address_equal(&g->addresses[1], &two[1]));
-        assert_null(g->path);
+        assert_null(g->streams);
+        assert_true(g->unlisted); /* what was asked about within it in the life before */
         assert_return_code(egress_grant_set_request(g, "GET", "/v1"), 0);
-        assert_string_equal(g->path, "/v1");
+        assert_string_equal(g->streams->path, "/v1");
         assert_return_code(egress_grant_set_request(g, NULL, NULL), 0);
-        assert_null(g->method);
+        assert_null(g->streams);
         assert_string_equal(g->name, "api.example.org");
         egress_run_remove_grant(s, g);
         assert_int_equal(run->n_addresses, 1);

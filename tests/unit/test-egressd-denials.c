@@ -103,7 +103,7 @@ static void test_refused_denials(void **state) {
 
         w->auditd.refuses = NULL;
         UNTIL(w->event, sum_of_counts(w, "egress.deny") >= 6);
-        UNTIL(w->event, !w->e->tellings); /* the other run's second denial waits for its ten seconds, and is counted */
+        UNTIL(w->event, tellings_is_empty(w->e->tellings)); /* the other run's second denial waits for its ten seconds, and is counted */
         run_for(w->event, 2500000);
         assert_int_equal(sum_of_counts(w, "egress.deny"), 6);
         w->e = egressd_free(w->e);
@@ -141,14 +141,14 @@ static void test_lost_answer(void **state) {
         UNTIL(w->event, w->auditd.waiting);
         w->auditd.waits = false;
         w->auditd.waiting = ipc_call_unref(w->auditd.waiting);
-        UNTIL(w->event, !w->e->tellings);
+        UNTIL(w->event, tellings_is_empty(w->e->tellings));
         assert_int_equal(find_denials(w, first, again), 2);
         assert_string_equal(first, again);
         assert_same_key(first, again, true);
 
         look_in_vain(w, 1);
         call(w, "Release", json_pack("{s:s}", "run", RUN));
-        UNTIL(w->event, !w->e->tellings);
+        UNTIL(w->event, tellings_is_empty(w->e->tellings));
         assert_int_equal(find_denials(w, first, again), 3);
         assert_same_key(first, again, false);
 }
@@ -215,6 +215,10 @@ static void test_what_a_proxy_says(void **state) {
         call(w, "Refused", refused(longest, 100000));
         assert_null(w->error);
         UNTIL(w->event, strstr(w->auditd.records, "malformed"));
+        assert_non_null(strstr(w->auditd.records, "\"port\":0")); /* of which no port is known */
+        call(w, "Refused", json_pack("{s:s, s:s}", "event", "dns", "reason", "too-large"));
+        assert_null(w->error);
+        UNTIL(w->event, strstr(w->auditd.records, "\"port\":53"));
 
         begin = time_boottime();
         for (size_t i = 0; i < 700; i++) /* five hundred at once, then a thousand a second */

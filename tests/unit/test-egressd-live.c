@@ -70,7 +70,7 @@ static void assert_others_go_on(World *w, const Reply *under_way) {
 static void test_reload(void **state) {
         World *w = *state;
         Reply reply;
-        Gate gate;
+        static Gate gate = GATE_OPEN;
 
         register_run(w, RUN);
         write_policy("b.example.net");
@@ -96,7 +96,7 @@ static void test_reload(void **state) {
 static void test_amend(void **state) {
         World *w = *state;
         Reply reply;
-        Gate gate;
+        static Gate gate = GATE_OPEN;
 
         register_run(w, RUN);
         gate_close(&gate, w->e->background, EGRESSD_POLICIES_AT_ONCE);
@@ -126,7 +126,7 @@ static void test_released(void **state) {
 
         for (unsigned written = 0; written < 2; written++) {
                 Reply reply, release;
-                Gate gate;
+                static Gate gate = GATE_OPEN;
 
                 register_run(w, RUN);
                 assert_int_equal(count_frozen(), 1);
@@ -150,7 +150,7 @@ static void test_released(void **state) {
 static void test_ended(void **state) {
         World *w = *state;
         Reply reply;
-        Gate gate;
+        static Gate gate = GATE_OPEN;
 
         register_run(w, RUN);
         write_policy("b.example.net");
@@ -301,6 +301,101 @@ static void test_bounds_of_a_reload(void **state) {
         register_run_of(w, OTHER, "keyed");
 }
 
+/* ---- several requests on one connection in the clear ---- */
+
+#define CLEAR "good.example.org"
+
+/* As a proxy asks: about the first request on a connection, or about a further one, which may come before the answer to those before it. Its grant. */
+static json_int_t ask_in_the_clear(World *w, const char *path, json_int_t within) {
+        json_t *params = json_pack("{s:s, s:i, s:s, s:s, s:s, s:s}", "name", CLEAR, "port", 80, "protocol", "http", "host", CLEAR, "method", "GET", "path", path);
+
+        if (within > 0)
+                assert_int_equal(json_object_set_new(params, "within", json_integer(within)), 0);
+        call(w, "Connect", params);
+        assert_null(w->error);
+        assert_string_equal(get(w, "verdict"), "pass");
+        return within > 0 ? within : json_integer_value(json_object_get(w->answer, "grant"));
+}
+
+static void begin_in_the_clear(World *w) {
+        register_run(w, RUN);
+        amend(w, true, CLEAR ":80");
+        assert_null(w->error);
+}
+
+/* How many connections that cuts. */
+static json_int_t deny_path(World *w, const char *path) {
+        _cleanup_free_ char *rule = text_format("{\"name\": \"" CLEAR "\", \"ports\": [80], \"paths\": [\"%s\"]}", path);
+
+        amend(w, false, rule);
+        assert_null(w->error);
+        return json_integer_value(json_object_get(w->answer, "cut"));
+}
+
+/* Whatever was asked for on it may still be under way: whichever of it is denied. */
+static void test_pipelined(void **state) {
+        World *w = *state;
+        json_int_t first, second;
+
+        begin_in_the_clear(w);
+        first = ask_in_the_clear(w, "/slow?1", 0);
+        (void) ask_in_the_clear(w, "/quick", first);
+        (void) ask_in_the_clear(w, "/quick", first);
+        second = ask_in_the_clear(w, "/quick", 0);
+        (void) ask_in_the_clear(w, "/last", second);
+        assert_int_equal(n_live(), 1); /* the same place */
+
+        assert_int_equal(deny_path(w, "/nobody"), 0);
+        assert_int_equal(deny_path(w, "/slow"), 1);
+        assert_null(egress_run_find_grant(egress_state_find(w->e->state, RUN), (uint64_t) first, 77));
+        assert_non_null(egress_run_find_grant(egress_state_find(w->e->state, RUN), (uint64_t) second, 77));
+        assert_int_equal(n_live(), 1);
+        assert_int_equal(deny_path(w, "/last"), 1);
+        assert_int_equal(n_live(), 0);
+}
+
+/* More than are remembered, in number or in length: then nobody knows what is under way, and it is cut as soon as the policy has something to weigh. */
+static void test_too_many_to_remember(void **state) {
+        char path[EGRESS_LISTED_SIZE_MAX + 2] = "/";
+        World *w = *state;
+
+        begin_in_the_clear(w);
+        for (unsigned longest = 0; longest < 2; longest++) {
+                json_int_t many = ask_in_the_clear(w, "/first", 0), few = ask_in_the_clear(w, "/first", 0);
+
+                for (unsigned i = 0; i < (longest ? 1 : EGRESS_LISTED_MAX); i++) {
+                        (void) snprintf(path, sizeof(path), "/%0*u", longest ? EGRESS_LISTED_SIZE_MAX : 1, i);
+                        (void) ask_in_the_clear(w, path, many);
+                        if (i + 1 < EGRESS_LISTED_MAX)
+                                (void) ask_in_the_clear(w, longest ? "/second" : path, few);
+                }
+                amend(w, true, longest ? "b.example.net:80" : "a.example.net:80"); /* nothing to weigh */
+                assert_int_equal(json_integer_value(json_object_get(w->answer, "cut")), 0);
+                assert_int_equal(deny_path(w, longest ? "/nobody" : "/no"), 1);
+                assert_null(egress_run_find_grant(egress_state_find(w->e->state, RUN), (uint64_t) many, 77));
+                assert_non_null(egress_run_find_grant(egress_state_find(w->e->state, RUN), (uint64_t) few, 77));
+                amend(w, true, longest ? "live/5" : "live/3"); /* the denial is taken back */
+                if (w->error)
+                        fail_msg("%s", get(w, "reason"));
+                assert_true(json_is_true(json_object_get(w->answer, "changed")));
+        }
+}
+
+/* What was asked about in an earlier life nobody knows any more. In TLS that is passed on there is nothing to know. */
+static void test_asked_in_an_earlier_life(void **state) {
+        World *w = *state;
+
+        begin_in_the_clear(w);
+        (void) ask_in_the_clear(w, "/slow", 0);
+        call(w, "Connect", json_pack("{s:s, s:i, s:s, s:s}", "name", CLEAR, "port", 443, "protocol", "tls", "sni", CLEAR));
+        assert_string_equal(get(w, "verdict"), "pass");
+        w->e = egressd_free(w->e);
+        begin_life(w);
+        assert_int_equal(n_live(), 2);
+        assert_int_equal(deny_path(w, "/slow"), 1);
+        assert_int_equal(n_live(), 1);
+}
+
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test_setup_teardown(test_reload, set_up_policy, tear_down),
@@ -308,6 +403,9 @@ int main(void) {
                 cmocka_unit_test_setup_teardown(test_released, set_up_policy, tear_down),
                 cmocka_unit_test_setup_teardown(test_ended, set_up_policy, tear_down),
                 cmocka_unit_test_setup_teardown(test_overruled, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_pipelined, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_too_many_to_remember, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_asked_in_an_earlier_life, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_bounds_of_a_live_rule, set_up_keyed, tear_down),
                 cmocka_unit_test_setup_teardown(test_bounds_of_taking_back, set_up_keyed, tear_down),
                 cmocka_unit_test_setup_teardown(test_bounds_of_a_reload, set_up_keyed, tear_down),

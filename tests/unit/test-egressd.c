@@ -56,6 +56,64 @@ static void test_register_without_room_for_the_record(void **state) {
         register_run(w, RUN); /* and the control: another lane */
 }
 
+/* Runs whose requests all wait for silent servers, and one that asks now and then. */
+static void test_each_run_has_its_share(void **state) {
+        enum { FLOODERS = 10 };
+        const size_t share = EGRESSD_REQUESTS_MAX / (FLOODERS + 1);
+        _cleanup_free_ char *address = NULL;
+        EgressRun *runs[FLOODERS];
+        char id[ID_LENGTH + 1];
+        World *w = *state;
+
+        /* to begin with a few have all that there is, each as much as it may */
+        register_run(w, RUN);
+        for (unsigned i = 0; i < FLOODERS; i++) {
+                (void) snprintf(id, sizeof(id), "r00000000000%u", i);
+                register_run(w, id);
+                assert_non_null(runs[i] = egress_state_find(w->e->state, id));
+        }
+        for (size_t i = 0; i < FLOODERS && w->e->n_requests < EGRESSD_REQUESTS_MAX; i++) {
+                runs[i]->n_requests = EGRESSD_REQUESTS_MAX - w->e->n_requests < EGRESSD_REQUESTS_OF_RUN_MAX ? EGRESSD_REQUESTS_MAX - w->e->n_requests : EGRESSD_REQUESTS_OF_RUN_MAX;
+                w->e->n_requests += runs[i]->n_requests;
+        }
+        address = resolve(w, "good.example.org");
+        connect_tls(w, address, "good.example.org");
+        assert_null(w->error);
+        assert_string_equal(get(w, "verdict"), "pass");
+
+        /* who has its share gets no more of what others are entitled to, and who has less does */
+        for (size_t i = 0; i < 2; i++) {
+                _cleanup_free_ char *own = NULL;
+
+                w->as_run = runs[0]->id;
+                own = resolve(w, "good.example.org");
+                w->e->n_requests -= runs[0]->n_requests;
+                runs[0]->n_requests = i == 0 ? share : share - 1;
+                w->e->n_requests += runs[0]->n_requests;
+                connect_tls(w, own, "good.example.org");
+                assert_int_equal(w->error != NULL, i == 0);
+        }
+
+        /* with one that is quiet, as many as a run may have */
+        for (size_t i = 0; i < FLOODERS; i++) {
+                w->e->n_requests -= runs[i]->n_requests;
+                runs[i]->n_requests = 0;
+                if (i > 0) {
+                        call(w, "Release", json_pack("{s:s}", "run", runs[i]->id));
+                        assert_null(w->error);
+                }
+        }
+        w->e->n_requests = runs[0]->n_requests = EGRESSD_REQUESTS_OF_RUN_MAX - 1;
+        for (size_t i = 0; i < 2; i++) {
+                _cleanup_free_ char *own = resolve(w, "good.example.org");
+
+                connect_tls(w, own, "good.example.org");
+                assert_int_equal(w->error != NULL, i == 1);
+                w->e->n_requests = runs[0]->n_requests = EGRESSD_REQUESTS_OF_RUN_MAX;
+        }
+        w->e->n_requests = runs[0]->n_requests = 0;
+}
+
 typedef struct Reply {
         bool answered;
         char error[64]; /* without its interface; "": none */
@@ -314,9 +372,36 @@ static void test_release(void **state) {
         assert_null(w->error);
 }
 
-/* ---- several requests on one connection ---- */
-
 #define INSPECTED "good.inspected.org"
+
+/* ---- a request that names another path as well ---- */
+
+static void ask_with_second_path(World *w, const char *name, const char *path, bool second_path) {
+        call(w, "Connect", json_pack("{s:s, s:i, s:s, s:s, s:s, s:s, s:s, s:b}", "name", name, "port", 443, "protocol", "tls", "sni", name, "host", name, "method", "MOVE",
+                                     "path", path, "second_path", second_path));
+        assert_null(w->error);
+}
+
+/* Where rules have paths it is refused, whatever it names; elsewhere it is like any other. */
+static void test_second_path(void **state) {
+        World *w = *state;
+
+        register_run(w, RUN);
+        ask_with_second_path(w, INSPECTED, "/v1/a", true);
+        assert_denied(w, "second-path");
+        assert_string_equal(get(w, "rule"), "egress/net.json#/allow/1");
+        UNTIL(w->event, strstr(w->auditd.records, "\"reason\":\"second-path\""));
+        ask_with_second_path(w, INSPECTED, "/v2/a", true);
+        assert_denied(w, "path");
+
+        /* the controls: without it, and where no rule has a path */
+        ask_with_second_path(w, INSPECTED, "/v1/a", false);
+        assert_string_equal(get(w, "reason"), "allowed");
+        ask_with_second_path(w, "good.example.org", "/v1/a", true);
+        assert_string_equal(get(w, "reason"), "allowed");
+}
+
+/* ---- several requests on one connection ---- */
 
 /* As inject asks: about the connection (path NULL), or about a request on it. */
 static void ask_of_inject(World *w, const char *path, json_int_t within, int stream, json_t *open) {
@@ -379,7 +464,7 @@ static void test_streams(void **state) {
         ask_of_inject(w, "/v1/more", grant, 15, json_pack("[ii]", 3, 15));
         assert_string_equal(get(w, "verdict"), "pass"); /* the connection goes on */
 
-        /* one that carries one request at a time is judged by the latest, as ever: cut, or not */
+        /* one that carries one request at a time, of which inject asks about the next when the one before is over, is judged by the latest: cut, or not */
         ask_of_inject(w, "/v1/a", 0, 0, NULL);
         grant = json_integer_value(json_object_get(w->answer, "grant"));
         ask_of_inject(w, "/v1/b", grant, 0, NULL);
@@ -416,6 +501,24 @@ static void test_too_many_streams(void **state) {
         ask_of_inject(w, "/v1/x", grant, 2000, json_pack("[i]", 2000)); /* all others are over */
         assert_string_equal(get(w, "verdict"), "pass");
         json_decref(open);
+}
+
+/* An owner that does not listen cannot end one of them alone. */
+static void test_streams_without_a_watcher(void **state) {
+        World *w = *state;
+        json_int_t grant;
+
+        register_run(w, RUN);
+        w->as_role = PEER_INJECT;
+        w->as_unit = "anchor-inject@" RUN ".service";
+        ask_of_inject(w, NULL, 0, 0, NULL);
+        grant = json_integer_value(json_object_get(w->answer, "grant"));
+        ask_of_inject(w, "/v1/goes", grant, 1, json_pack("[i]", 1));
+        ask_of_inject(w, "/v1/stays", grant, 3, json_pack("[ii]", 1, 3));
+        assert_int_equal(deny_path(w, "/v1/nobody"), 0);
+        assert_int_equal(n_live(), 1);
+        assert_int_equal(deny_path(w, "/v1/goes"), 1);
+        assert_int_equal(n_live(), 0);
 }
 
 /* However often its policy was changed, the end of a run is on record; who asked gets all of them. */
@@ -494,6 +597,7 @@ int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test_setup_teardown(test_register, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_register_without_room_for_the_record, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_each_run_has_its_share, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_register_takes_its_time, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_names, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_name_budget, set_up, tear_down),
@@ -501,8 +605,10 @@ int main(void) {
                 cmocka_unit_test_setup_teardown(test_look_further, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_unrecorded, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_release, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_second_path, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_streams, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_too_many_streams, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_streams_without_a_watcher, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_release_of_many_policies, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_restart, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_restart_amid_a_grant, set_up, tear_down),

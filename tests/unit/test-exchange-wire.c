@@ -94,6 +94,13 @@ static bool origin_answer(World *w, SSL *ssl, ssize_t length) {
                 return origin_send(ssl, "HTTP/1.1 200 " SECRET "\r\nAlt-Svc: h3=\":443\"\r\nSet-Cookie: k=" SECRET "; Path=/\r\n"
                                         "Location: https://h/?k=sk%2Dant-the-real-one-0123\r\nX-Basic: dTpzay1hbnQtdGhlLXJlYWwtb25lLTAxMjM=\r\n"
                                         "Content-Length: 0\r\n\r\n");
+        if (strstr(w->seen, " /v1/digests")) {
+                _cleanup_free_ char *text = text_format("HTTP/1.1 200 OK\r\nContent-MD5: HEAD\r\nContent-Digest: sha-256=:HEAD:\r\nRepr-Digest: sha-256=:HEAD:\r\nDigest: sha-256=HEAD\r\n"
+                                                        "ETag: \"tag\"\r\nTransfer-Encoding: chunked\r\n\r\n%zx\r\nhas " SECRET "\r\n0\r\nDigest: sha-256=TRAIL\r\nX-End: 1\r\n\r\n",
+                                                        strlen("has " SECRET));
+
+                return origin_send(ssl, text);
+        }
         if (strstr(w->seen, " /v1/trailer"))
                 return origin_send(ssl, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: X-Sum\r\n\r\n"
                                         "2;ext=1\r\nok\r\n0\r\nX-Sum: 12\r\nX-Key: " SECRET "\r\nSet-Cookie: late=1\r\n\r\n");
@@ -427,6 +434,20 @@ static void test_chunks(void **state) {
 CLIENT(client_of_trailer, GET("/v1/trailer") KEY "TE: trailers\r\nConnection: close, TE\r\n\r\n",
        EXPECT(strstr(text, "2\r\nok\r\n0\r\nX-Sum: 12\r\nX-Key: " SENTINEL "\r\n\r\n")); EXPECT(!strstr(text, SECRET)); EXPECT(!strstr(text, "Cookie"));
        EXPECT(proper);)
+CLIENT(client_of_digests, GET("/v1/digests") KEY "TE: trailers\r\nConnection: close, TE\r\n\r\n", EXPECT(proper); EXPECT(strstr(text, SENTINEL)); EXPECT(!strstr(text, SECRET));
+       EXPECT(strstr(text, "ETag: \"tag\"\r\n")); EXPECT(strstr(text, "X-End: 1\r\n")); EXPECT(!strstr(text, "HEAD")); EXPECT(!strstr(text, "TRAIL"));)
+CLIENT(client_of_plain_digests, GET("/v1/digests") "TE: trailers\r\nConnection: close, TE\r\n\r\n", EXPECT(proper);
+       EXPECT(strstr(text, "Content-MD5: HEAD\r\nContent-Digest: sha-256=:HEAD:\r\nRepr-Digest: sha-256=:HEAD:\r\nDigest: sha-256=HEAD\r\n")); EXPECT(strstr(text, "Digest: sha-256=TRAIL\r\n"));)
+
+/* What the value can be tested against without asking anybody does not reach the guest; in a run without credentials nothing is masked. */
+static void test_digests(void **state) {
+        World *w = *state;
+
+        play(w, client_of_digests);
+        w->context.n_credentials = 0;
+        play(w, client_of_plain_digests);
+}
+
 CLIENT(client_of_trailer_misuse, CHUNKED("/v1/chunks") "\r\n0\r\nX-Sum: " SENTINEL "\r\n\r\n", EXPECT(strstr(text, "HTTP/1.1 403 ")); EXPECT(strstr(text, "credential-misuse"));)
 
 static void test_trailers(void **state) {
@@ -505,6 +526,7 @@ int main(void) {
                 TEST(test_large_head),
                 TEST(test_chunks),
                 TEST(test_trailers),
+                TEST(test_digests),
                 TEST(test_half_close),
                 TEST(test_offers),
         };

@@ -99,6 +99,31 @@ static void client_of_model_call(World *w) {
         SSL_free(ssl);
 }
 
+static void client_of_second_path(World *w) {
+        SSL *ssl = client_connect(w, NAME);
+        char text[1024] = "";
+
+        EXPECT(ssl);
+        if (!ssl)
+                return;
+        EXPECT(client_send(ssl, GET("/v1/x") "destination: /v1/y\r\n\r\n"));
+        EXPECT(client_await(ssl, "00000000", text, sizeof(text)));
+        *text = 0;
+        EXPECT(client_send(ssl, GET("/v1/x") "\r\n"));
+        EXPECT(client_await(ssl, "00000000", text, sizeof(text)));
+        (void) SSL_shutdown(ssl);
+        SSL_free(ssl);
+}
+
+/* egressd hears that a field names another path. */
+static void test_second_path(void **state) {
+        World *w = *state;
+
+        play(w, client_of_second_path);
+        assert_int_equal(w->n_questions, 2);
+        assert_int_equal(w->n_second_paths, 1);
+}
+
 static void test_model_call(void **state) {
         World *w = *state;
 
@@ -397,6 +422,7 @@ int main(void) {
                 cmocka_unit_test_setup_teardown(test_rotated_elsewhere, set_up_origin, tear_down),
                 cmocka_unit_test_setup_teardown(test_covered, set_up_origin, tear_down),
                 cmocka_unit_test_setup_teardown(test_model_call, set_up_origin, tear_down),
+                cmocka_unit_test_setup_teardown(test_second_path, set_up_origin, tear_down),
                 cmocka_unit_test_setup_teardown(test_refusals, set_up_origin, tear_down),
                 cmocka_unit_test_setup_teardown(test_misuse_in_body, set_up_origin, tear_down),
                 cmocka_unit_test_setup_teardown(test_denied_by_egressd, set_up_origin, tear_down),

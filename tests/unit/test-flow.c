@@ -341,13 +341,53 @@ static void test_other_unit_goes(void **state) {
 
 /* A run whose listeners cannot be had would start, and reach nothing. */
 static void test_no_listener(void **state) {
-        World *w = *state;
+        static const struct { const char *becomes[3], *reason; } cases[] = {
+                { { "activating", "failed" }, ".socket failed: its program cannot be run" },
+                { { "activating", "active", "inactive" }, ".socket was stopped: nothing would go out through it" },
+                { { "activating", "inactive" }, ".socket was stopped: nothing would go out through it" },
+        };
         char item[ID_LENGTH + 1];
+        World *w = *state;
 
-        w->systemd.listener_fails = true;
+        for (size_t i = 0; i < ELEMENTSOF(cases); i++) {
+                memcpy(w->systemd.listener, cases[i].becomes, sizeof(w->systemd.listener));
+                submit_exec(w, item);
+                await_exhausted(w, item, cases[i].reason);
+                assert_int_equal(audited(w, "run.started"), 0);
+        }
+
+        /* the control: systemd says of a unit that it is inactive when its job is queued */
+        memcpy(w->systemd.listener, ((const char *[3]) { "inactive", "activating", "active" }), sizeof(w->systemd.listener));
         submit_exec(w, item);
-        await_exhausted(w, item, ".socket failed: its program cannot be run");
-        assert_int_equal(audited(w, "run.started"), 0);
+        (void) await_active(w, item, "work");
+}
+
+/* The listeners need the run's network: if that ends while the run starts, they go as well, and that is not the cause. The control is test_no_listener. */
+static void test_network_goes_first(void **state) {
+        World *w = *state;
+
+        w->systemd.silent = true;
+        for (unsigned fenced = 2; fenced-- > 0;) {
+                char item[ID_LENGTH + 1], net[64], listener[64], slice[64], reason[256];
+                _cleanup_item_ LedgerItem ended = {};
+                Flow *f;
+
+                submit_exec(w, item);
+                UNTIL(w->event, (f = flow_find_item(w->m, item)) && strcmp(flow_state_name(f), "starting") == 0);
+                (void) snprintf(net, sizeof(net), "anchor-net@%s.service", flow_run(f));
+                (void) snprintf(listener, sizeof(listener), "anchor-proxy@%s.socket", flow_run(f));
+                (void) snprintf(reason, sizeof(reason), "anchor-run@%s.service did not start: dependency, %s: %s", flow_run(f), net,
+                                fenced ? "exit status 3" : UNITS_NOT_FENCED);
+                (void) snprintf(slice, sizeof(slice), "anchorhold-runs-%s.slice", flow_run(f));
+                (void) fake_unit_set(&w->systemd, slice, "active");
+                fake_unit_changed(&w->systemd, listener, "activating", NULL, 0, 0);
+                fake_unit_changed(&w->systemd, net, "failed", "exit-code", fenced, fenced ? 3 : 0);
+                fake_unit_changed(&w->systemd, listener, "inactive", NULL, 0, 0);
+                UNTIL(w->event, state_of(w, item) != ITEM_LEASED && !w->m->flows);
+                assert_int_equal(ledger_get(w->m->ledger, item, &ended), 0);
+                assert_string_equal(ended.reason, reason);
+                assert_int_equal(ended.state, fenced ? ITEM_EXHAUSTED : ITEM_QUEUED); /* it has one attempt: that the host is not whole costs none */
+        }
 }
 
 /* A unit that does not stop when its slice does is killed as soon as an operator wants it dead: whichever it is, within five seconds. */
@@ -368,6 +408,7 @@ static void test_stop(void **state) {
         assert_ok(w);
         UNTIL(w->event, fake_told(&w->systemd, "KillUnit anchor-probe@") > 0);
         assert_int_equal(fake_told(&w->systemd, "KillUnit anchor-net"), 0); /* they have something to do at the end */
+        assert_int_equal(fake_told(&w->systemd, "KillUnit anchor-proxy@") + fake_told(&w->systemd, "KillUnit anchor-inject@"), 0);
         UNTIL(w->event, fake_told(&w->systemd, "KillUnit anchor-netlog@") > 0);
         assert_true(time_monotonic() - begin >= 2900000);
         UNTIL(w->event, state_of(w, item) == ITEM_CANCELLED && !w->m->flows);
@@ -462,6 +503,7 @@ int main(void) {
                 cmocka_unit_test_setup_teardown(test_other_unit_goes, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_slice_stopped, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_no_listener, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_network_goes_first, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_stop, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_audit_refuses, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_changed_policy, set_up, tear_down),

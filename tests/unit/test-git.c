@@ -67,6 +67,18 @@ static int run_alias(Git *g, const char *script, GitOutput output, void *userdat
         return git_run(g, (const char *const[]) { "-c", alias, "x", NULL }, -1, -1, output, userdata);
 }
 
+/* What keeps git from starting is no answer of git's. */
+static void test_git_not_begun(void **state) {
+        Git g = some_git();
+        const char *const args[] = { "rev-parse", "HEAD", NULL };
+        int closed = fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 100);
+
+        assert_true(closed >= 0);
+        assert_int_equal(close(closed), 0);
+        assert_int_equal(git_run(&g, args, -1, closed, NULL, NULL), -EIO);
+        assert_int_equal(git_run(&g, args, -1, -1, NULL, NULL), 0);
+}
+
 static void test_git_run(void **state) {
         const char *many[30];
         char text[4096] = {};
@@ -126,6 +138,8 @@ static void test_git_limits(void **state) {
         assert_int_not_equal(run_alias(&g, "head -c 5000 /dev/zero >git-big", NULL, NULL), 0);
         g = some_git();
         assert_int_equal(run_alias(&g, "head -c 64000000 /dev/zero | tail -c 60000000 >/dev/null", NULL, NULL), 0);
+        assert_int_equal(run_alias(&g, "echo fatal: Out of memory, calloc failed >&2; exit 128", NULL, NULL), -ENOBUFS);
+        assert_int_equal(run_alias(&g, "echo fatal: bad tree >&2; exit 128", NULL, NULL), 128);
         g.memory_bytes = 32 * MIB;
         assert_int_not_equal(run_alias(&g, "head -c 64000000 /dev/zero | tail -c 60000000 >/dev/null", NULL, NULL), 0);
 }
@@ -133,6 +147,7 @@ static void test_git_limits(void **state) {
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_git_run),
+                cmocka_unit_test(test_git_not_begun),
                 cmocka_unit_test(test_git_environment),
                 cmocka_unit_test(test_git_limits),
         };

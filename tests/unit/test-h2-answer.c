@@ -59,6 +59,40 @@ static void test_parts(void **state) {
         assert_true(body_has(g, "sk-a"));
 }
 
+/* ---- digests ---- */
+
+static void serve_digests(H2World *w, Slot *slot, bool ended) {
+        if (!ended)
+                return;
+        slot->out_trailers = "digest: sha-256=TRAIL\nx-end: 1\n";
+        origin_answer(w, slot, ":status: 200\ncontent-md5: HEAD\ncontent-digest: sha-256=:HEAD:\nrepr-digest: sha-256=:HEAD:\ndigest: sha-256=HEAD\netag: \"tag\"\n", true);
+        side_send(&w->origin, slot, "a body with " SECRET, true);
+}
+
+/* What the value can be tested against without asking anybody does not reach the guest. */
+static void test_digests(void **state) {
+        H2World *w = *state;
+        Slot *g;
+
+        w->serve = serve_digests;
+        for (size_t i = 0; i < 2; i++) { /* with the credential in the request, and without: it may be in any answer */
+                g = guest_ask(w, "GET", "/v1/x", i == 0 ? KEY : "", false);
+                h2_run(w);
+                assert_true(body_has(g, "a body with " SENTINEL));
+                assert_true(has(g, "etag: \"tag\"\n"));
+                assert_true(has(g, "x-end: 1\n"));
+                assert_false(has(g, "HEAD"));
+                assert_false(has(g, "TRAIL"));
+        }
+
+        /* the control: nothing is masked in a run without credentials */
+        w->base.context.n_credentials = 0;
+        g = guest_ask(w, "GET", "/v1/x", "", false);
+        h2_run(w);
+        assert_true(has(g, "content-md5: HEAD\ncontent-digest: sha-256=:HEAD:\nrepr-digest: sha-256=:HEAD:\ndigest: sha-256=HEAD\n"));
+        assert_true(has(g, "digest: sha-256=TRAIL\n"));
+}
+
 /* ---- what a guess tells ---- */
 
 /* The sizes of the frames that come while the origin pauses in the midst of the guess, "|", and of those that come then. */
@@ -119,6 +153,7 @@ int main(void) {
 #define T(test) cmocka_unit_test_setup_teardown(test, set_up_pair, tear_down_pair)
         const struct CMUnitTest tests[] = {
                 T(test_parts),
+                T(test_digests),
                 T(test_guesses),
         };
 

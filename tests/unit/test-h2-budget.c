@@ -70,6 +70,31 @@ static void test_granted(void **state) {
         assert_int_equal(json_integer_value(json_object_get(w->base.usage, "output_tokens")), 4);
 }
 
+/* What the origin's windows leave here counts until it has left. */
+static void test_slow_origin(void **state) {
+        enum { LARGE = 1024 * 1024 };
+        _cleanup_free_ char *text = malloc(LARGE + 1);
+        H2World *w = *state;
+        Slot *g, *o;
+
+        memset(text, ' ', LARGE);
+        text[LARGE] = 0;
+        memcpy(text, "{\"max_tokens\" : 100,\"model\":\"m\"", 31);
+        text[LARGE - 1] = '}';
+        w->origin.holds = true;
+        g = ask(w, text);
+        o = &w->origin.slots[0];
+        assert_true(o->n_bytes > 0 && o->n_bytes < LARGE);
+        assert_int_equal(w->base.context.gathered, LARGE);
+
+        w->origin.holds = false;
+        (void) nghttp2_session_consume(w->origin.session, o->id, o->n_bytes);
+        h2_run(w);
+        assert_int_equal(o->n_bytes, LARGE);
+        assert_int_equal(w->base.context.gathered, 0);
+        assert_true(has(g, ":status: 200\n"));
+}
+
 static void test_made_smaller(void **state) {
         H2World *w = *state;
 
@@ -108,7 +133,7 @@ static void test_ends(void **state) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
 
 int main(void) {
-        const struct CMUnitTest tests[] = { TEST(test_granted), TEST(test_made_smaller), TEST(test_refused), TEST(test_ends) };
+        const struct CMUnitTest tests[] = { TEST(test_granted), TEST(test_slow_origin), TEST(test_made_smaller), TEST(test_refused), TEST(test_ends) };
 
         return cmocka_run_group_tests(tests, enter_own_world, NULL);
 }

@@ -120,6 +120,15 @@ static size_t count_of(const H2World *w, const char *words) {
         return n;
 }
 
+/* The pair takes what the guest has to say, and says nothing yet. */
+static void guest_speaks(H2World *w) {
+        const uint8_t *data;
+        nghttp2_ssize n;
+
+        while ((n = nghttp2_session_mem_send2(w->guest.session, &data)) > 0)
+                assert_int_equal(h2_pair_take_guest(w->pair, data, (size_t) n), 0);
+}
+
 /* A connection to the origin is for one credential: who carries another is told to go elsewhere, in the way in which clients do that by themselves. Those that are under way go on,
  * and those without any go along. */
 static void test_two_credentials(void **state) {
@@ -150,13 +159,50 @@ static void test_two_credentials(void **state) {
 
                 for (size_t i = 0; i < 4; i++)
                         origin_answer(w, &w->origin.slots[i], ":status: 204\n", false);
-                late = guest_ask(w, "GET", "/v1/late", fields[first], false); /* sent before it heard that it is to go */
+                late = guest_ask(w, "GET", "/v1/late", fields[first], false); /* it has heard that it is to go */
                 h2_run(w);
                 assert_true(has(before, ":status: 204\n") && has(own, ":status: 204\n") && has(again, ":status: 204\n") && has(plain, ":status: 204\n"));
                 assert_false(has(late, ":status"));
                 h2_world_free(w);
         }
         (void) state;
+}
+
+/* What the guest sent before it heard that it is to go: each is judged by itself, until the connection ends for good. */
+static void test_two_credentials_under_way(void **state) {
+        H2World *w = *state;
+        Slot *own, *other, *late, *late_other, *too_late;
+        Buffer told = {};
+
+        w->base.credentials[1].hosts = w->base.credentials[0].hosts;
+        w->base.credentials[1].ports = w->base.credentials[0].ports;
+        w->serve = serve_plainly;
+        own = guest_ask(w, "GET", "/v1/own", KEY, false);
+        other = guest_ask(w, "GET", "/v1/other", GIT, false);
+        guest_speaks(w);
+        assert_true(h2_pair_give_guest(w->pair, &told, 65536) >= 0);
+        late = guest_ask(w, "GET", "/v1/late", KEY, false);
+        late_other = guest_ask(w, "GET", "/v1/late-other", GIT, false);
+        guest_speaks(w);
+        (void) nghttp2_session_mem_recv2(w->guest.session, buffer_data(&told), buffer_size(&told));
+        buffer_clear(&told);
+        assert_true(w->guest.n_goaways == 1 && w->guest.goaway == NGHTTP2_NO_ERROR);
+        h2_run(w);
+        assert_true(has(own, ":status: 200\n") && has(late, ":status: 200\n"));
+        assert_true(other->code == NGHTTP2_REFUSED_STREAM && late_other->code == NGHTTP2_REFUSED_STREAM);
+        assert_int_equal(w->origin.n_slots, 2);
+        assert_int_equal(count_of(w, "ghp_the-real-git-token"), 0);
+        assert_int_equal(w->guest.n_goaways, 1);
+        assert_false(h2_pair_is_over(w->pair));
+
+        w->pair->dismissed_usec = 1;
+        assert_int_equal(h2_pair_tick(w->pair), 0);
+        h2_run(w);
+        assert_true(h2_pair_is_over(w->pair));
+        too_late = guest_ask(w, "GET", "/v1/too-late", KEY, false);
+        h2_run(w);
+        assert_false(has(too_late, ":status"));
+        buffer_done(&told);
 }
 
 /* What a policy does not allow any more ends with the reason, or breaks off if it was answered already; the others go on. */
@@ -724,6 +770,7 @@ int main(void) {
                 T(test_rotated_elsewhere),
                 T(test_covered),
                 cmocka_unit_test(test_two_credentials),
+                T(test_two_credentials_under_way),
                 T(test_cut),
                 T(test_audit_refuses),
                 T(test_refusals),

@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 #include "host/health.h"
-#include "host/host-state.h"
+#include "host/host-state-api.h"
 #include "policy/policy.h"
 #include "util/cleanup.h"
 #include "util/io.h"

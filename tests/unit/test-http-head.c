@@ -33,7 +33,8 @@ static const char *follow(const char *data, size_t piece) {
                         assert_int_equal(taken, m);
                         break;
                 case HTTP_HEAD_END:
-                        n += (size_t) snprintf(out + n, sizeof(out) - n, "[%zu:%s %s %s%s]", since, q->method, q->target, q->host ?: "-", q->upgrade ? " upgrade" : "");
+                        n += (size_t) snprintf(out + n, sizeof(out) - n, "[%zu:%s %s %s%s%s]", since, q->method, q->target, q->host ?: "-", q->upgrade ? " upgrade" : "",
+                                               q->second_path ? " second" : "");
                         since = 0;
                         break;
                 case HTTP_MESSAGE_END:
@@ -125,6 +126,15 @@ static void test_get_with_body(void **state) {
         check("GET / HTTP/1.0\r\nHost: a\r\nConnection: keep-alive\r\nContent-Length: 1\r\n\r\nx", "!");
         check("GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 1\r\n\r\nx", "[65:GET / a]{1}");
         check("GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n", "[46:GET / a]");
+}
+
+/* Another path in a field: of that request alone, and not after its head. */
+static void test_second_path(void **state) {
+        check("MOVE /a HTTP/1.1\r\nHost: a\r\nDestination: /b\r\n\r\nGET /c HTTP/1.1\r\nHost: a\r\n\r\n", "[46:MOVE /a a second]{0}[28:GET /c a]");
+        check("GET / HTTP/1.1\r\nHost: a\r\nX_Amz_Copy_Source:\r\n\r\n", "[47:GET / a second]");
+        check("GET / HTTP/1.1\r\nHost: a\r\nDestinations: /b\r\n\r\n", "[45:GET / a]");
+        check("COPY /x HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nDestination: /b\r\n\r\n", "[57:COPY /x a]!");
+        check("COPY /x HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nDestinations: /b\r\n\r\n", "[57:COPY /x a]{23}");
 }
 
 /* Some servers take another method, or another path, than the first line has. */
@@ -275,6 +285,7 @@ int main(void) {
                 cmocka_unit_test(test_smuggling),
                 cmocka_unit_test(test_get_with_body),
                 cmocka_unit_test(test_overrides),
+                cmocka_unit_test(test_second_path),
                 cmocka_unit_test(test_plain), cmocka_unit_test(test_long_head),
                 cmocka_unit_test(test_look),
                 cmocka_unit_test(test_split),

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 
+#include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -227,6 +228,54 @@ static void test_bounds(void **state) {
         assert_int_equal(rc, -EMSGSIZE);
 }
 
+/* Between messages a rest takes all that was read of the last one; in the middle of one it takes nothing. */
+static void test_rest(void **state) {
+        static const char text[] = "GET /a HTTP/1.1\r\nHost: a\r\nX: 1\r\n\r\nPOST /b HTTP/1.1\r\nHost: b\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\nT: 1\r\n\r\n";
+        _cleanup_(http_reader_freep) HttpReader *r = NULL;
+        size_t used, body_size, n_ended = 0, n_trailers;
+        const uint8_t *body;
+        HttpEvent event;
+
+        assert_int_equal(http_reader_new(&r, HTTP_KIND_REQUEST), 0);
+        http_reader_rest(r);
+        assert_int_equal(http_reader_head(r)->n_fields, 0);
+        for (size_t at = 0; at < sizeof(text) - 1; at += used) {
+                http_reader_rest(r);
+                assert_int_equal(http_reader_feed(r, text + at, 1, &used, &event, &body, &body_size), 0);
+                while (event != HTTP_EVENT_MORE) {
+                        const HttpHead *h = http_reader_head(r);
+                        bool ended = event == HTTP_EVENT_END;
+                        size_t more;
+
+                        n_ended += ended;
+                        assert_string_equal(h->target, n_ended + !ended == 1 ? "/a" : "/b");
+                        assert_string_equal(h->fields[0].value, h->target + 1);
+                        assert_int_equal(h->n_fields, 2);
+                        if (ended)
+                                break;
+                        http_reader_rest(r);
+                        assert_ptr_equal(http_reader_head(r), h);
+                        assert_int_equal(http_reader_feed(r, text + at + used, 1 - used, &more, &event, &body, &body_size), 0);
+                        used += more;
+                }
+        }
+        assert_int_equal(n_ended, 2);
+        assert_int_equal(http_reader_trailers(r, &n_trailers)[0].value[0], '1');
+        assert_int_equal(n_trailers, 1);
+
+        http_reader_rest(r);
+        assert_int_equal(http_reader_head(r)->n_fields, 0);
+        (void) http_reader_trailers(r, &n_trailers);
+        assert_int_equal(n_trailers, 0);
+        assert_int_equal(http_reader_eof(r, &event), 0);
+        assert_int_equal(event, HTTP_EVENT_MORE);
+
+        /* one that failed stays so */
+        assert_int_equal(http_reader_feed(r, "\x01", 1, &used, &event, &body, &body_size), -EBADMSG);
+        http_reader_rest(r);
+        assert_int_equal(http_reader_feed(r, "G", 1, &used, &event, &body, &body_size), -EBADMSG);
+}
+
 static void test_targets(void **state) {
         static const char *const plain[] = { "/", "/v1/messages?x=../..", "/a.b/..c/...", "/@s%2fname", "/a//b", "/%3f/x", "/a?%2e%2e/" };
         static const char *const crooked[] = { "", "*", "http://h/", "a", "/..", "/v1/../x", "/v1/%2e%2E/x", "/.", "/a/./b", "/a/.?x",
@@ -245,6 +294,7 @@ int main(void) {
                 cmocka_unit_test(test_responses),
                 cmocka_unit_test(test_head),
                 cmocka_unit_test(test_bounds),
+                cmocka_unit_test(test_rest),
                 cmocka_unit_test(test_targets),
         };
 

@@ -238,10 +238,10 @@ static void test_amounts(void **state) {
         make_result("head -c 4000000 /dev/zero >zero; git add zero; git commit -qm bomb");
         rq = default_request();
         rq.unpacked_bytes = MIB;
-        expect_rejection(rq, "bytes unpacked");
+        expect_rejection(rq, "more than 1M unpacked");
         rq = default_request();
         rq.bundle_bytes = 200;
-        expect_rejection(rq, "more than 200");
+        expect_rejection(rq, "bundle is larger than 200B");
         rq = default_request();
         rq.timeout_usec = 1;
         expect_rejection(rq, "not done in time");

@@ -428,7 +428,7 @@ static void test_last_notes(void **state) {
         notes_add(n, "git.push", "r", json_pack("{s:s}", "verdict", "refused"));
         notes_add(n, "git.push", "r", json_pack("{s:s}", "verdict", "refused"));
         UNTIL(w->event, audit_pending(w->client, RUN) == 0);
-        notes_tell_last(n);
+        notes_tell_last(n, time_monotonic() + 3000000);
         assert_int_equal(waitpid(pid, &status, 0), pid);
         assert_int_equal(status, 0);
         end_notes(w, n);
@@ -437,7 +437,7 @@ static void test_last_notes(void **state) {
 static void ask(World *w) {
         EgressQuestion *q = NULL;
 
-        assert_int_equal(egress_link_ask(w->link, NAME, 443, "GET", "/", NULL, on_answer, w, &q), 0);
+        assert_int_equal(egress_link_ask(w->link, NAME, 443, "GET", "/", false, NULL, on_answer, w, &q), 0);
         assert_non_null(q);
 }
 
@@ -495,13 +495,13 @@ static void test_watch_again(void **state) {
 
         w->hold = true;
         do {
-                r = egress_link_ask(w->link, NAME, 443, "GET", "/", NULL, on_answer, w, &q);
+                r = egress_link_ask(w->link, NAME, 443, "GET", "/", false, NULL, on_answer, w, &q);
                 n += r >= 0;
         } while (r >= 0);
         assert_int_equal(r, -EBUSY);
         UNTIL(w->event, w->n_held == ELEMENTSOF(w->held));
         w->watch = ipc_call_unref(w->watch);
-        UNTIL(w->event, egress_link_ask(w->link, NAME, 443, "GET", "/", NULL, on_answer, w, &q) >= 0); /* in its place */
+        UNTIL(w->event, egress_link_ask(w->link, NAME, 443, "GET", "/", false, NULL, on_answer, w, &q) >= 0); /* in its place */
         n++;
         run_for(w->event, 1200000); /* in which it tries in vain */
         assert_null(w->watch);
@@ -524,10 +524,10 @@ static void test_within(void **state) {
         ask(w);
         UNTIL(w->event, w->n_answers == 1);
         assert_string_equal(w->within, "{}");
-        assert_int_equal(egress_link_ask(w->link, NAME, 443, "GET", "/", &(EgressWithin) { .grant = 7 }, on_answer, w, &q), 0);
+        assert_int_equal(egress_link_ask(w->link, NAME, 443, "GET", "/", false, &(EgressWithin) { .grant = 7 }, on_answer, w, &q), 0);
         UNTIL(w->event, w->n_answers == 2);
         assert_string_equal(w->within, "{\"within\":7}");
-        assert_int_equal(egress_link_ask(w->link, NAME, 443, "GET", "/", &(EgressWithin) { 7, 3, open, 2 }, on_answer, w, &q), 0);
+        assert_int_equal(egress_link_ask(w->link, NAME, 443, "GET", "/", false, &(EgressWithin) { 7, 3, open, 2 }, on_answer, w, &q), 0);
         UNTIL(w->event, w->n_answers == 3);
         assert_string_equal(w->within, "{\"open\":[1,3],\"stream\":3,\"within\":7}");
 }
@@ -538,7 +538,7 @@ static void test_forgotten_question(void **state) {
         World *w = *state;
 
         w->hold = true;
-        assert_int_equal(egress_link_ask(w->link, NAME, 443, "GET", "/", NULL, on_answer, w, &q), 0);
+        assert_int_equal(egress_link_ask(w->link, NAME, 443, "GET", "/", false, NULL, on_answer, w, &q), 0);
         UNTIL(w->event, w->n_held > 0);
         q = egress_question_free(q);
         assert_int_equal(answer(w, w->held[0]), 0);

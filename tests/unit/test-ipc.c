@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <setjmp.h>
@@ -245,6 +246,52 @@ static void test_descriptors(void **state) {
         (void) close(a.fds[1]);
 }
 
+static unsigned n_fds(void) {
+        DIR *d = opendir("/proc/self/fd");
+        unsigned n = 0;
+
+        assert_non_null(d);
+        while (readdir(d))
+                n++;
+        (void) closedir(d);
+        return n;
+}
+
+/* Holds a call that came with many descriptors: how many more are open then? */
+static unsigned hold_with_fds(Fixture *f) {
+        enum { MANY = 200 };
+        static const char call[] = "{\"method\":\"io.anchorhold.Test.Hold\",\"parameters\":{}}";
+        union { struct cmsghdr head; char room[CMSG_SPACE(MANY * sizeof(int))]; } control = {};
+        struct sockaddr_un address = { .sun_family = AF_UNIX };
+        struct iovec iov = { .iov_base = (char *) call, .iov_len = sizeof(call) };
+        struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control) };
+        _cleanup_fd_ int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        unsigned before = n_fds(), after;
+
+        strcpy(address.sun_path, f->path);
+        assert_int_equal(connect(fd, (struct sockaddr *) &address, sizeof(address)), 0);
+        control.head = (struct cmsghdr) { .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN(MANY * sizeof(int)) };
+        for (size_t i = 0; i < MANY; i++)
+                memcpy(CMSG_DATA(&control.head) + i * sizeof(int), &(int) { STDERR_FILENO }, sizeof(int));
+        assert_int_equal(sendmsg(fd, &m, MSG_NOSIGNAL), sizeof(call));
+        while (f->n_held == 0)
+                assert_true(sd_event_run(f->event, 5000000) > 0);
+        after = n_fds();
+        drop_held(f);
+        return after - before;
+}
+
+/* What nobody asked for is not kept, where it is said that nobody will. */
+static void test_no_descriptors(void **state) {
+        Fixture *f = *state;
+
+        assert_true(hold_with_fds(f) >= 200); /* the control */
+        f->server = ipc_server_free(f->server);
+        server_start(f);
+        ipc_server_set_no_fds(f->server);
+        assert_true(hold_with_fds(f) <= 4);
+}
+
 static void test_timeout_and_order(void **state) {
         _cleanup_(ipc_client_freep) IpcClient *c = NULL;
         _cleanup_(answers_done) Answers late = {}, queued = {}, next = {};
@@ -465,6 +512,7 @@ int main(void) {
                 T(test_reply_and_errors),
                 T(test_more),
                 T(test_descriptors),
+                T(test_no_descriptors),
                 T(test_timeout_and_order),
                 T(test_parallel),
                 T(test_disconnect_and_reconnect),

@@ -17,8 +17,8 @@
 
 #include "guest/java-store.h"
 #include "secret/run-ca.h"
-#include "secret/secret.h"
 #include "util/cleanup.h"
+#include "util/secret.h"
 #include "util/text.h"
 
 #define NOW 1790000000123ULL

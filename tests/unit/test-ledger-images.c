@@ -53,7 +53,7 @@ static void test_additions(void **state) {
 
         assert_return_code(db_open(&db, path), 0);
         assert_return_code(db_exec(db, "DROP TRIGGER usage_spent; DROP TABLE spent; DROP TABLE reservation; DROP TABLE budget; DROP TABLE budget_said; DROP TABLE site;"
-                                       "DROP TABLE pruned; DROP TABLE space; DROP TABLE unreserved;"
+                                       "DROP TABLE pruned; DROP TABLE space; DROP TABLE unreserved; DROP TABLE frozen; DROP TRIGGER frozen_end;"
                                        "DROP INDEX usage_time; ALTER TABLE usage DROP COLUMN price; ALTER TABLE usage DROP COLUMN prices_version;"
                                        "ALTER TABLE usage DROP COLUMN estimated; ALTER TABLE run DROP COLUMN told; DROP TABLE addition;" OLDER_USAGE), 0);
         db_close(db);

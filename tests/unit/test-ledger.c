@@ -181,6 +181,41 @@ static void test_compare_and_swap(void **state) {
         assert_int_equal(ledger_transition(l, &c, NULL), LEDGER_E_NOT_FOUND);
 }
 
+/* What a lease's runs are made from is there as long as the lease, and stays what it was. */
+static void test_frozen(void **state) {
+        _cleanup_free_ char *plan = NULL;
+        _cleanup_item_ LedgerItem i = {};
+        Ledger *l = fresh();
+        int64_t n;
+        Db *db;
+
+        assert_int_equal(submit(l, "i000000000001", NULL), 0);
+        assert_int_equal(change(l, "i000000000001", ITEM_QUEUED), 0);
+        assert_int_equal(claim(l, "r000000000001", &i), 0);
+        assert_int_equal(ledger_frozen(l, i.token, &plan), LEDGER_E_NOT_FOUND);
+        assert_int_equal(ledger_freeze(l, i.token + 1, "{}"), LEDGER_E_STALE);
+        assert_int_equal(ledger_freeze(l, i.token, "{\"a\":1}"), 0);
+        assert_int_equal(ledger_freeze(l, i.token, "{\"a\":2}"), LEDGER_E_DUPLICATE);
+        ledger_close(l);
+
+        assert_return_code(db_open(&db, path), 0);
+        assert_int_equal(db_exec(db, "UPDATE frozen SET plan = '{}'"), -EPERM);
+        db_close(db);
+        assert_int_equal(ledger_open(&l, path), 0);
+        assert_int_equal(ledger_frozen(l, i.token, &plan), 0);
+        assert_string_equal(plan, "{\"a\":1}");
+
+        assert_int_equal(change(l, i.id, ITEM_QUEUED), 0);
+        free(plan);
+        plan = NULL;
+        assert_int_equal(ledger_frozen(l, i.token, &plan), LEDGER_E_NOT_FOUND);
+        ledger_close(l);
+        assert_return_code(db_open(&db, path), 0);
+        assert_return_code(db_get_int(db, "SELECT count(*) FROM frozen", NULL, &n), 0);
+        assert_int_equal(n, 0);
+        db_close(db);
+}
+
 /* A drain is of one boot: it outlives anchord, and no reboot. */
 static void test_drain(void **state) {
         _cleanup_(ledger_closep) Ledger *l = fresh();
@@ -359,9 +394,12 @@ static void test_verdict_is_for_one_commit(void **state) {
 
 static void test_source_and_duplicates(void **state) {
         _cleanup_(ledger_closep) Ledger *l = fresh();
+        _cleanup_item_ LedgerItem duplicate = {};
 
         assert_int_equal(submit(l, "i000000000001", "github:1"), 0);
         assert_int_equal(submit(l, "i000000000002", "github:1"), LEDGER_E_DUPLICATE);
+        duplicate = get(l, "i000000000002");
+        assert_string_equal(duplicate.reason, "item i000000000001 with this source is still open");
         assert_int_equal(submit(l, "i000000000003", NULL), 0);
         assert_int_equal(submit(l, "i000000000004", NULL), 0); /* never merged without a source */
         assert_int_equal(submit(l, "i000000000004", NULL), -EEXIST);
@@ -624,6 +662,42 @@ static void test_recover(void **state) {
         assert_int_equal(failed.attempt, 2);
 }
 
+/* Whoever was told that an item is stopped can rely on it, also if the host goes down before its run is cleaned up. Stopped in order to be handed back is another thing. */
+static void test_recover_stopped(void **state) {
+        static const struct { const char *outcome, *note, *note2, *reason; ItemState becomes; } cases[] = {
+                { "stopped", NULL, NULL, "by outcome", ITEM_CANCELLED },
+                { "ok", "run.stopping", NULL, "by note", ITEM_CANCELLED },
+                { NULL, "run.stopping", NULL, "by note", ITEM_CANCELLED },
+                { "stopped", "run.handed_back", "run.stopping", "by note", ITEM_CANCELLED },
+                { "stopped", "run.handed_back", NULL, "host rebooted during the run", ITEM_QUEUED },
+                { "error", "run.handed_back", NULL, "host rebooted during the run", ITEM_QUEUED },
+                { "failed", NULL, NULL, "host rebooted during the run", ITEM_QUEUED },
+                { NULL, NULL, NULL, "host rebooted during the run", ITEM_QUEUED },
+        };
+
+        for (unsigned i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+                _cleanup_(ledger_closep) Ledger *l = fresh();
+                _cleanup_item_ LedgerItem a = {}, after = {};
+
+                assert_int_equal(submit(l, "i000000000001", NULL), 0);
+                assert_int_equal(change(l, "i000000000001", ITEM_QUEUED), 0);
+                assert_int_equal(ledger_claim_next(l, "r000000000001", "boot-0", 1000, 1, &a), 0);
+                assert_int_equal(change(l, a.id, ITEM_RUNNING), 0);
+                if (cases[i].outcome)
+                        assert_int_equal(ledger_run_finish(l, a.run, cases[i].outcome, "by outcome", NULL), 0);
+                if (cases[i].note)
+                        assert_int_equal(ledger_add_note(l, a.id, a.run, cases[i].note, "by note"), 0);
+                if (cases[i].note2)
+                        assert_int_equal(ledger_add_note(l, a.id, a.run, cases[i].note2, "by note"), 0);
+                assert_int_equal(ledger_recover(l, BOOT, NULL, NULL), 0);
+                after = get(l, a.id);
+                assert_int_equal(after.state, cases[i].becomes);
+                assert_string_equal(after.reason, cases[i].reason);
+                assert_int_equal(after.token, 0);
+                assert_int_equal(after.attempt, 1);
+        }
+}
+
 static void test_recover_is_bounded(void **state) {
         _cleanup_(ledger_closep) Ledger *l = fresh();
         _cleanup_item_ LedgerItem after = {};
@@ -692,6 +766,7 @@ int main(void) {
                 cmocka_unit_test(test_direct_sql_is_refused),
                 cmocka_unit_test(test_compare_and_swap),
                 cmocka_unit_test(test_leases),
+                cmocka_unit_test(test_frozen),
                 cmocka_unit_test(test_drain),
                 cmocka_unit_test(test_expiry),
                 cmocka_unit_test(test_time_of_the_next),
@@ -705,6 +780,7 @@ int main(void) {
                 cmocka_unit_test(test_rebind),
                 cmocka_unit_test(test_outbox),
                 cmocka_unit_test(test_recover),
+                cmocka_unit_test(test_recover_stopped),
                 cmocka_unit_test(test_recover_is_bounded),
                 cmocka_unit_test(test_huge_list),
         };

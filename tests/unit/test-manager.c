@@ -59,7 +59,7 @@ static void test_policy_takes_its_time(void **state) {
         World *w = *state, other = { .fds = { -1, -1 } };
         json_t *submission = json_pack("{s:s, s:[s]}", "workflow", "exec", "command", "/bin/true");
         char item[ID_LENGTH + 1];
-        Gate gate;
+        static Gate gate = GATE_OPEN;
 
         assert_int_equal(ipc_client_new(&beside, w->event, "/run/anchorhold/api.sock"), 0);
         forget_answer(w);
@@ -115,12 +115,18 @@ static void test_policy_takes_its_time(void **state) {
 /* The same source twice: the second is there, as a duplicate, and nothing is done for it. */
 static void test_duplicate(void **state) {
         World *w = *state;
-        char item[ID_LENGTH + 1];
+        char item[ID_LENGTH + 1], first[ID_LENGTH + 1] = "";
 
         for (unsigned i = 0; i < 2; i++) {
                 OPERATOR(w, "Submit", json_pack("{s:s, s:[s], s:s}", "workflow", "exec", "command", "/bin/true", "source", "ticket 7"));
                 assert_ok(w);
+                if (i > 0)
+                        break;
+                assert_null(json_object_get(w->answer, "state"));
+                (void) snprintf(first, sizeof(first), "%s", json_string_value(json_object_get(w->answer, "item")));
         }
+        assert_string_equal(json_string_value(json_object_get(w->answer, "state")), "duplicate");
+        assert_non_null(strstr(json_string_value(json_object_get(w->answer, "reason")), first));
         (void) snprintf(item, sizeof(item), "%s", json_string_value(json_object_get(w->answer, "item")));
         assert_int_equal(state_of(w, item), ITEM_DUPLICATE);
         follow(w, w->operator, "io.anchorhold.Manager.Logs", json_pack("{s:s}", "item", item));

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include <cmocka.h>
+#include <openssl/evp.h>
 
 #include "inject/mask.h"
 
@@ -110,6 +111,87 @@ static void test_base64_alphabets(void **state) {
         check(one, 1, "fn5%2BPz8%2FPj4%2b", "Pz8%2Ffn5%2BPz8%2F");
 }
 
+/* ---- long needles: where a sieve looks first ---- */
+
+enum { NEEDLE_LONGEST = 300, AROUND = 2 * NEEDLE_LONGEST };
+
+/* The same pseudo-random characters each time, of Base64's first alphabet. */
+static void fill(char *p, size_t n, uint32_t seed) {
+        for (size_t i = 0; i < n; i++) {
+                seed = seed * 1664525 + 1013904223;
+                p[i] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"[seed >> 26];
+        }
+}
+
+/* `form` once at each distance from the start: it is found, once, and what stands around it stays; with one character changed it is not. */
+static void check_everywhere(const MaskPair *pair, const char *form, size_t n_changed) {
+        size_t n = strlen(form);
+
+        for (size_t before = 0; before < 130; before++) {
+                char text[2 * AROUND], around[AROUND];
+                size_t tail = 70, size = before + n + tail;
+
+                fill(around, sizeof(around), (uint32_t) (before + n));
+                memcpy(text, around, before);
+                memcpy(text + before, form, n);
+                memcpy(text + before + n, around + before, tail);
+
+                for (unsigned changed = 0; changed < 2; changed++) {
+                        _cleanup_(masker_freep) Masker *m = NULL;
+                        Buffer out = {};
+
+                        if (changed)
+                                text[before + n_changed] ^= 1;
+                        assert_int_equal(masker_new(&m, pair, 1), 0);
+                        assert_int_equal(masker_feed(m, text, size, &out), 0);
+                        assert_int_equal(masker_finish(m, &out), 0);
+                        assert_int_equal(masker_hits(m), !changed);
+                        assert_true(buffer_size(&out) >= before + tail - 2);
+                        assert_memory_equal(buffer_data(&out), text, before ? before - 1 : 0);
+                        if (changed)
+                                assert_memory_equal(buffer_data(&out), text, size);
+                        buffer_done(&out);
+                }
+        }
+}
+
+static void test_long_needles(void **state) {
+        static const size_t sizes[] = { 31, 32, 33, 46, 95, 108, 255, 256, 257 };
+
+        for (size_t i = 0; i < ELEMENTSOF(sizes); i++) {
+                size_t n = sizes[i];
+                char needle[NEEDLE_LONGEST], behind[NEEDLE_LONGEST + 3] = "\1\2\3", form[AROUND];
+                MaskPair pair = { needle, n, "r", 1 };
+
+                fill(needle, n, (uint32_t) n);
+                needle[n] = '\0';
+                needle[5] = '-';
+                needle[n - 3] = '_';
+                check_everywhere(&pair, needle, n / 2);
+                for (unsigned shift = 0; shift < 3; shift++) {
+                        memcpy(behind + shift, needle, n);
+                        assert_true(EVP_EncodeBlock((unsigned char *) form, (unsigned char *) behind, (int) (shift + n)) > 0);
+                        check_everywhere(&pair, form, 4 + n / 2);
+                        for (char *c = form; *c; c++)
+                                *c = *c == '+' ? '-' : *c == '/' ? '_' : *c;
+                        check_everywhere(&pair, form, 4 + n / 2);
+                }
+        }
+}
+
+/* The shorter one is found first where both stand, and the longer one where the shorter is none. */
+static void test_long_and_short(void **state) {
+        const MaskPair pairs[] = {
+                PAIR("abcdefghijklmnopqrstuvwxyz0123456789ABCDEF", "<long>"),
+                PAIR("efghijklmn", "<short>"),
+                PAIR("0123456789ABCDEFabcdefghijklmnopqrstuvwxyz----", "<other>"),
+        };
+
+        check(pairs, 3, "efghijklmn+abcdefghijklmnopqrstuvwxyz0123456789ABCDEF", "<short>+<long>");
+        check(pairs, 3, "abcdefghijklmnopqrstuvwxyz0123456789ABCDEFabcdefghijklmnopqrstuvwxyz----", "<long>abcd<short>opqrstuvwxyz----");
+        check(pairs, 3, "x0123456789ABCDEFabcdefghijklmnopqrstuvwxyz----efghijklmn", "x<other><short>");
+}
+
 /* What is held back depends on lengths alone: a stream with a part of the secret comes in the same pieces as one with anything else. */
 static void test_hold_back_is_blind(void **state) {
         static const struct {
@@ -207,6 +289,8 @@ int main(void) {
                 cmocka_unit_test(test_escapes),
                 cmocka_unit_test(test_base64),
                 cmocka_unit_test(test_base64_alphabets),
+                cmocka_unit_test(test_long_needles),
+                cmocka_unit_test(test_long_and_short),
                 cmocka_unit_test(test_hold_back_is_blind),
                 cmocka_unit_test(test_hold_back_is_short),
                 cmocka_unit_test(test_bad_needles),

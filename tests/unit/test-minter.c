@@ -19,8 +19,11 @@ static struct {
         IpcServer *server;
         IpcClient *client;
         const char *mint, *body;   /* what the API answers: status line and body */
+        const char *gone;          /* and the status line if a token is to be revoked */
+        unsigned more_calls;       /* beside the one question */
         unsigned life_s;
         unsigned n_asked, n_posted, n_kept, n_deleted, n_revoked, left; /* left: tokens to be revoked */
+        int posted_fd;             /* owned; an eventfd: a token is asked for, and the API thinks until w->may_go_on */
         bool loses_answers, keeps_nothing, looks_up, removed, wider, unusable; /* the last: what was kept */
         enum { STAYS, GOES_WHILE_CALLING, GOES_WHILE_KEEPING, GONE_FOR_SECRETD } key;
         char kept[128], posted[8192], deleted[8192];
@@ -53,8 +56,9 @@ static int on_mint(IpcCall *call, json_t *params, void *userdata) {
                                                       "target", "/repos/acme/widgets/installation"));
         if (api.looks_up)
                 assert_int_equal(json_integer_value(json_object_get(params, "installation")), 77);
-        return ipc_call_reply(call, json_pack("{s:s, s:s, s:i, s:s, s:s, s:s}", "step", "token", "host", NAME, "port", (int) w->port, "method", "POST",
-                                              "target", "/app/installations/7/access_tokens", "body", "{\"repositories\":[\"widgets\"]}"));
+        return ipc_call_reply(call, json_pack("{s:s, s:s, s:i, s:s, s:s, s:s, s:s}", "step", "token", "host", NAME, "port", (int) w->port, "method", "POST",
+                                              "target", "/app/installations/7/access_tokens", "body", "{\"repositories\":[\"widgets\"]}", "revoke",
+                                              "/installation/token"));
 }
 
 static int on_minted(IpcCall *call, json_t *params, void *userdata) {
@@ -124,6 +128,10 @@ static bool origin_answer(World *w, SSL *ssl, ssize_t length) {
         if (strncmp(w->seen, "POST /app/", 10) == 0) {
                 api.n_posted++;
                 strcpy(api.posted, w->seen);
+                if (api.posted_fd > 0) {
+                        (void) eventfd_write(api.posted_fd, 1);
+                        (void) sem_wait(&w->may_go_on);
+                }
                 t = (time_t) (time_realtime() / 1000000) + api.life_s;
                 (void) strftime(until, sizeof(until), "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&t, &tm));
                 (void) snprintf(body, sizeof(body), "{\"token\": \"" TOKEN "%u\", \"expires_at\": \"%s\"%s}", api.n_posted, until,
@@ -133,7 +141,7 @@ static bool origin_answer(World *w, SSL *ssl, ssize_t length) {
         if (strncmp(w->seen, "DELETE ", 7) == 0) {
                 api.n_deleted++;
                 strcpy(api.deleted, w->seen);
-                return answer_with(ssl, api.mint, "");
+                return answer_with(ssl, api.gone ?: api.mint, api.body ?: "");
         }
         (void) snprintf(body, sizeof(body), "%.300s", strstr(w->seen, "x-api-key: ") ?: "no-key");
         return answer_with(ssl, "200 OK", body);
@@ -201,6 +209,7 @@ static void test_minted(void **state) {
         assert_non_null(strstr(w->seen, "x-api-key: " TOKEN "1\r\n"));
         assert_false(logged(w, TOKEN));
         assert_false(logged(w, "signed.proof"));
+        assert_int_equal(api.n_deleted, 0);
         assert_int_equal(w->n_accepted, 2); /* the API, and what is kept for both requests */
         assert_true(w->n_done >= 1);        /* the grant of the API's is given back */
 }
@@ -266,7 +275,7 @@ static void is_refused(World *w, const char *reason, const char *text) {
         play(w, client_of_refusal);
         assert_true(logged(w, "\"event\":\"token.failed\""));
         assert_true(logged(w, reason));
-        assert_true(w->n_accepted <= accepted + 1); /* nothing but the question has left */
+        assert_true(w->n_accepted <= accepted + 1 + api.more_calls); /* nothing but the question has left */
         assert_null(w->secrets->credentials[0].secret);
         assert_false(logged(w, TOKEN));
 }
@@ -280,6 +289,16 @@ static void test_api_refuses(void **state) {
         is_refused(w, "\"status\":403", "the API answered 403: Resource not accessible");
         is_refused(w, "\"reason\":\"refused\"", "the API answered 403"); /* two seconds later */
         assert_int_equal(api.n_posted, 2);
+}
+
+/* An API that says back who asked: neither the guest nor a record gets that. */
+static void test_api_echoes(void **state) {
+        World *w = *state;
+
+        api.mint = "401 Unauthorized";
+        api.body = "{\"message\": \"the.signed.proof is not for us\"}";
+        is_refused(w, "\"status\":401", "the API answered 401: (secret) is not for us");
+        assert_false(logged(w, "signed.proof"));
 }
 
 static void test_api_garbage(void **state) {
@@ -304,10 +323,30 @@ static void test_unclear(void **state) {
         assert_true(api.unusable);
 }
 
+/* Nobody else knows of it: so inject itself brings it back. test_minted() is the control, in which it stays. */
 static void test_not_kept(void **state) {
         api.keeps_nothing = true;
-        is_refused(*state, "\"reason\":\"not-kept\"", "the disk is full");
+        api.gone = "204 No Content";
+        api.more_calls = 1;
+        is_refused(*state, "\"reason\":\"not-kept\"", "and was revoked at once: the disk is full");
         assert_int_equal(api.n_posted, 1);
+        assert_int_equal(api.n_deleted, 1);
+        assert_non_null(strstr(api.deleted, "DELETE /installation/token HTTP/1.1\r\n"));
+        assert_non_null(strstr(api.deleted, "\r\nAuthorization: Bearer " TOKEN "1\r\n"));
+}
+
+static void test_not_given_back(void **state) {
+        World *w = *state;
+
+        api.keeps_nothing = true;
+        api.gone = "503 Service Unavailable";
+        api.more_calls = 1;
+        is_refused(w, "\"status\":503", "and is good until it expires (the API answered 503 when it was to be revoked): the disk is full");
+        assert_int_equal(api.n_deleted, 1);
+
+        w->nowhere = "/installation/token";
+        is_refused(w, "\"reason\":\"not-kept\"", "and is good until it expires (");
+        assert_int_equal(api.n_deleted, 1);
 }
 
 static void test_key_removed(void **state) {
@@ -348,6 +387,30 @@ static void test_egress_denies(void **state) {
         w->deny_path = "/app/installations/7/access_tokens";
         is_refused(w, "\"reason\":\"not-allowed\"", "the egress policy allows no such request");
         assert_int_equal(api.n_posted, 0);
+}
+
+static int on_posted(sd_event_source *s, int fd, uint32_t events, void *userdata) {
+        World *w = userdata;
+        eventfd_t value;
+
+        assert_int_equal(eventfd_read(fd, &value), 0);
+        return ipc_call_notify(w->watch, json_pack("{s:i, s:[i]}", "heartbeat", 3, "revoked", 7));
+}
+
+/* While the API thinks, what is asked of it is not allowed any more. */
+static void test_egress_denies_meanwhile(void **state) {
+        sd_event_source *posted = NULL;
+        World *w = *state;
+
+        api.posted_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+        assert_true(sd_event_add_io(w->event, &posted, api.posted_fd, EPOLLIN, on_posted, w) >= 0);
+        is_refused(w, "\"reason\":\"not-allowed\"", "policy-changed");
+        assert_int_equal(api.n_posted, 1);
+        assert_int_equal(api.n_kept, 0);
+        assert_true(w->n_done >= 1); /* its grant is given back */
+        (void) sem_post(&w->may_go_on);
+        sd_event_source_disable_unref(posted);
+        (void) close(api.posted_fd);
 }
 
 /* The call is over before the step that began it is. */
@@ -396,11 +459,14 @@ static void test_not_revoked(void **state) {
 
         api.left = 2;
         api.mint = "503 Service Unavailable";
+        api.body = "{\"message\": \"no, " TOKEN "\"}";
         bring_back(w);
         assert_int_equal(api.n_deleted, 2); /* the second one has its turn */
         assert_int_equal(api.n_revoked, 0);
         assert_true(logged(w, "\"what\":\"revoking a token\""));
         assert_true(logged(w, "\"status\":503"));
+        assert_true(logged(w, "the API answered 503: no, (secret)"));
+        assert_false(logged(w, TOKEN));
 }
 
 int main(void) {
@@ -410,15 +476,18 @@ int main(void) {
                 cmocka_unit_test_setup_teardown(test_looked_up, set_up_minter, tear_down_minter),
                 cmocka_unit_test_setup_teardown(test_kept_again, set_up_minter, tear_down_minter),
                 cmocka_unit_test_setup_teardown(test_api_refuses, set_up_minter, tear_down_minter),
+                cmocka_unit_test_setup_teardown(test_api_echoes, set_up_minter, tear_down_minter),
                 cmocka_unit_test_setup_teardown(test_api_garbage, set_up_minter, tear_down_minter),
                 cmocka_unit_test_setup_teardown(test_wider, set_up_minter, tear_down_minter),
                 cmocka_unit_test_setup_teardown(test_unclear, set_up_minter, tear_down_minter),
                 cmocka_unit_test_setup_teardown(test_not_kept, set_up_minter, tear_down_minter),
+                cmocka_unit_test_setup_teardown(test_not_given_back, set_up_minter, tear_down_minter),
                 cmocka_unit_test_setup_teardown(test_key_removed, set_up_minter, tear_down_minter),
                 cmocka_unit_test_setup_teardown(test_removed_while_calling, set_up_minter, tear_down_minter),
                 cmocka_unit_test_setup_teardown(test_removed_while_keeping, set_up_minter, tear_down_minter),
                 cmocka_unit_test_setup_teardown(test_removed_for_secretd, set_up_minter, tear_down_minter),
                 cmocka_unit_test_setup_teardown(test_egress_denies, set_up_minter, tear_down_minter),
+                cmocka_unit_test_setup_teardown(test_egress_denies_meanwhile, set_up_minter, tear_down_minter),
                 cmocka_unit_test_setup_teardown(test_nowhere_to_go, set_up_minter, tear_down_minter),
                 cmocka_unit_test_setup_teardown(test_revoked, set_up_minter, tear_down_minter),
                 cmocka_unit_test_setup_teardown(test_revoked_before, set_up_minter, tear_down_minter),

@@ -173,6 +173,76 @@ static void test_on_foreign(void **state) {
         expect(replace, SUBSTITUTE_MISUSE, "GET /", "X-Key: " OTHER "\r\n", NULL, NULL);
 }
 
+/* What many APIs take for a credential is one, wherever the rule's own places are. */
+static void test_foreign_names(void **state) {
+        static const char *const fields[] = {
+                "Authorization", "Proxy-Authorization", "X-Api-Key", "Job-Token", "Deploy-Token", "job_token", "X-Amz-Security-Token", "X-Vault-Token", "Ocp-Apim-Subscription-Key",
+        };
+        static const char *const parameters[] = {
+                "access_token", "Access-Token", "%61ccess_token", "private_token", "job_token", "api_key", "apikey", "client_secret", "X-Amz-Signature", "X-Amz-Credential",
+        };
+        /* the controls: what looks like one and is none */
+        static const char *const plain_fields[] = { "Idempotency-Key", "X-Csrf-Token", "Cookie", "X-Request-Id" };
+        static const char *const plain_parameters[] = { "page_token", "key", "token_type", "x" };
+        static const char place[] = "{\"header\":\"x-own\"}";
+        _cleanup_(fixture_freep) Fixture *refuse = fixture_new(place, ""), *pass = fixture_new(place, ",\"on_foreign\":\"pass\""),
+                                         *replace = fixture_new(place, ",\"on_foreign\":\"replace\""), *google = fixture_new("{\"header\":\"x-goog-api-key\"}", "");
+
+        for (size_t i = 0; i < ELEMENTSOF(fields); i++) {
+                _cleanup_free_ char *field = text_format("%s: mine\r\n", fields[i]), *empty = text_format("%s: \r\n", fields[i]);
+
+                expect(refuse, SUBSTITUTE_FOREIGN, "GET /", field, NULL, NULL);
+                expect(replace, SUBSTITUTE_FOREIGN, "GET /", field, NULL, NULL);
+                expect(pass, SUBSTITUTE_PLAIN, "GET /", field, NULL, NULL);
+                expect(refuse, SUBSTITUTE_PLAIN, "GET /", empty, NULL, NULL);
+        }
+        for (size_t i = 0; i < ELEMENTSOF(parameters); i++) {
+                _cleanup_free_ char *first = text_format("GET /?a=b&%s=mine&c", parameters[i]), *empty = text_format("GET /?%s=&%s", parameters[i], parameters[i]);
+
+                expect(refuse, SUBSTITUTE_FOREIGN, first, "", NULL, NULL);
+                expect(refuse, SUBSTITUTE_FOREIGN, first, "X-Own: " SENTINEL "\r\n", NULL, NULL);
+                expect(replace, SUBSTITUTE_FOREIGN, first, "", NULL, NULL);
+                expect(pass, SUBSTITUTE_PLAIN, first, "", NULL, first);
+                expect(refuse, SUBSTITUTE_PLAIN, empty, "", NULL, NULL);
+        }
+        for (size_t i = 0; i < ELEMENTSOF(plain_fields); i++) {
+                _cleanup_free_ char *field = text_format("%s: mine\r\n", plain_fields[i]), *first = text_format("GET /?%s=mine", plain_parameters[i]);
+
+                expect(refuse, SUBSTITUTE_PLAIN, first, field, NULL, field);
+        }
+        expect(google, SUBSTITUTE_FOREIGN, "GET /v1/models?key=mine", "", NULL, NULL);
+        expect(google, SUBSTITUTE_REPLACE, "GET /v1/models?keys=mine", "X-Goog-Api-Key: " SENTINEL "\r\n", NULL, "X-Goog-Api-Key: " SECRET);
+}
+
+/* A reader that knows no case would take this for the place, whether or not the place is there as well. */
+static void test_lookalikes(void **state) {
+        static const char places[] = "{\"query\":\"key\",\"method\":\"GET\",\"path\":\"/q\"},{\"json\":\"/auth/secret\",\"method\":\"POST\",\"path\":\"/j\"},"
+                                     "{\"form\":\"secret\",\"method\":\"POST\",\"path\":\"/f\"}";
+        static const char json[] = "Content-Type: application/json\r\n", form[] = "Content-Type: application/x-www-form-urlencoded\r\n";
+        static const struct {
+                const char *first, *fields, *body;
+                int control; /* without what only looks like it */
+                const char *control_first, *control_body;
+        } cases[] = {
+                { "POST /j", json, "{\"auth\":{\"Secret\":\"mine\"}}", SUBSTITUTE_PLAIN, "POST /j", "{\"auth\":{\"secrets\":\"mine\"}}" },
+                { "POST /j", json, "{\"Auth\":{\"secret\":\"mine\"}}", SUBSTITUTE_PLAIN, "POST /j", "{\"author\":{\"secret\":\"mine\"}}" },
+                { "POST /j", json, "{\"auth\":{\"secret\":\"" SENTINEL "\",\"\\u0053ecret\":\"mine\"}}", SUBSTITUTE_REPLACE, "POST /j", "{\"auth\":{\"secret\":\"" SENTINEL "\"}}" },
+                { "POST /f", form, "Secret=mine", SUBSTITUTE_PLAIN, "POST /f", "secrets=mine" },
+                { "POST /f", form, "secret=" SENTINEL "&%53ecret=mine", SUBSTITUTE_REPLACE, "POST /f", "secret=" SENTINEL "&b=mine" },
+                { "GET /q?Key=mine", "", NULL, SUBSTITUTE_PLAIN, "GET /q?keys=mine", NULL },
+                { "GET /q?key=" SENTINEL "&%4Bey=mine", "", NULL, SUBSTITUTE_REPLACE, "GET /q?key=" SENTINEL "&b=mine", NULL },
+        };
+        _cleanup_(fixture_freep) Fixture *refuse = fixture_new(places, ""), *replace = fixture_new(places, ",\"on_foreign\":\"replace\""),
+                                         *pass = fixture_new(places, ",\"on_foreign\":\"pass\"");
+
+        for (size_t i = 0; i < ELEMENTSOF(cases); i++) {
+                expect(refuse, SUBSTITUTE_FOREIGN, cases[i].first, cases[i].fields, cases[i].body, NULL);
+                expect(replace, SUBSTITUTE_FOREIGN, cases[i].first, cases[i].fields, cases[i].body, NULL);
+                expect(pass, cases[i].control, cases[i].first, cases[i].fields, cases[i].body, NULL);
+                expect(refuse, cases[i].control, cases[i].control_first, cases[i].fields, cases[i].control_body, NULL);
+        }
+}
+
 static void test_query(void **state) {
         _cleanup_(fixture_freep) Fixture *f = fixture_new("{\"query\":\"key\",\"method\":\"GET\",\"path\":\"/v1/feed\"},{\"bearer\":true}", "");
 
@@ -184,6 +254,8 @@ static void test_query(void **state) {
         expect(f, SUBSTITUTE_MISUSE, "GET /v1/feed?key=" SENTINEL "&x=" SENTINEL, "", NULL, NULL);
         expect(f, SUBSTITUTE_MISUSE, "GET /v1/feed?key=a" SENTINEL, "", NULL, NULL);
         expect(f, SUBSTITUTE_MISUSE, "GET /v1/feed?keys=" SENTINEL, "", NULL, NULL);
+        expect(f, SUBSTITUTE_MISUSE, "GET /v1/feed?key%00s=" SENTINEL, "", NULL, NULL);
+        expect(f, SUBSTITUTE_FOREIGN, "GET /v1/feed?access_token%00s=mine", "", NULL, NULL); /* what a reader in C sees */
         expect(f, SUBSTITUTE_MISUSE, "GET /v1/feed/x?key=" SENTINEL, "", NULL, NULL);
         expect(f, SUBSTITUTE_MISUSE, "GET /v1/feedx?key=" SENTINEL, "", NULL, NULL);
         expect(f, SUBSTITUTE_MISUSE, "POST /v1/feed?key=" SENTINEL, "", NULL, NULL);
@@ -304,6 +376,7 @@ static void test_decode_basic(void **state) {
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_basic), cmocka_unit_test(test_on_foreign), cmocka_unit_test(test_query), cmocka_unit_test(test_json),
+                cmocka_unit_test(test_foreign_names), cmocka_unit_test(test_lookalikes),
                 cmocka_unit_test(test_form), cmocka_unit_test(test_signed), cmocka_unit_test(test_scope), cmocka_unit_test(test_decode_basic),
         };
 

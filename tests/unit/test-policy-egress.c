@@ -7,41 +7,10 @@
 #include <cmocka.h>
 
 #include "policy-tree.h"
-#include "policy/policy-git.h"
-#include "util/json.h"
-
-/* Loads one policy, ' for ". */
-static const EgressPolicy *load(Tree *t, const char *text) {
-        const EgressPolicy *e;
-        char copy[4096];
-
-        (void) snprintf(copy, sizeof(copy), "%s", text);
-        for (char *p = copy; (p = strchr(p, '\'')); p++)
-                *p = '"';
-        tree_put(t, "etc/anchorhold/policy/egress/x.json", copy);
-        tree_load(t);
-        tree_print(t);
-        e = policy_find_egress(t->policy, "x", NULL);
-        assert_non_null(e);
-        return e;
-}
-
-static void expect(const EgressPolicy *e, const char *name, uint16_t port, const char *method, const char *path,
-                   EgressVerdict verdict, const char *rule, const char *reason) {
-        char full[64] = "default";
-        EgressDecision d;
-
-        egress_policy_decide(e, name, port, method, path, &d);
-        if (*rule)
-                (void) snprintf(full, sizeof(full), "egress/x.json#/%s", rule);
-        assert_string_equal(d.reason, reason);
-        assert_string_equal(d.rule, full);
-        assert_int_equal(d.verdict, verdict);
-}
 
 /* Which names have rules by method or path, whatever these say: for the others one verdict holds for all requests. */
 static void test_weighs_requests(void **state) {
-        const EgressPolicy *e = load(*state, "{'allow': [{'name': 'a.example.org', 'ports': [443]}, {'name': 'b.example.org', 'ports': [443], 'methods': ['GET']},"
+        const EgressPolicy *e = tree_load_egress(*state, "{'allow': [{'name': 'a.example.org', 'ports': [443]}, {'name': 'b.example.org', 'ports': [443], 'methods': ['GET']},"
                                              " {'name': '*.c.example.org', 'ports': [443], 'paths': ['/x']}, {'name': 'y.c.example.org', 'ports': [443]},"
                                              " {'name': 'd.example.org', 'ports': [443, {'port': 8443, 'protocol': 'tls'}]},"
                                              " {'name': 'g.example.org', 'ports': [443], 'git': {'repositories': ['a'], 'fetch': true}}],"
@@ -57,19 +26,16 @@ static void test_weighs_requests(void **state) {
         assert_true(egress_policy_weighs_requests(e, "x.e.example.org", 1));
         assert_true(egress_policy_weighs_requests(e, "g.example.org", 443)); /* git's rules are about paths */
         assert_false(egress_policy_weighs_requests(e, "e.example.org", 1));
-}
 
-static int setup(void **state) {
-        static Tree t;
-
-        tree_new(&t);
-        *state = &t;
-        return 0;
-}
-
-static int teardown(void **state) {
-        tree_free(*state);
-        return 0;
+        /* by path: methods alone are not enough */
+        assert_false(egress_policy_weighs_paths(e, "a.example.org", 443));
+        assert_false(egress_policy_weighs_paths(e, "b.example.org", 443));
+        assert_true(egress_policy_weighs_paths(e, "z.c.example.org", 443));
+        assert_true(egress_policy_weighs_paths(e, "y.c.example.org", 443));
+        assert_false(egress_policy_weighs_paths(e, "d.example.org", 8443));
+        assert_true(egress_policy_weighs_paths(e, "x.e.example.org", 1));
+        assert_true(egress_policy_weighs_paths(e, "g.example.org", 443));
+        assert_false(egress_policy_weighs_paths(e, "e.example.org", 1));
 }
 
 static void test_normalise(void **state) {
@@ -103,24 +69,24 @@ static void test_normalise(void **state) {
 }
 
 static void test_names_and_ports(void **state) {
-        const EgressPolicy *e = load(*state,
+        const EgressPolicy *e = tree_load_egress(*state,
                 "{'allow': [{'name': 'a.example.org', 'ports': [443, 80, {'port': 22, 'protocol': 'raw'}]},"
                 "           {'name': '*.example.net', 'ports': [443], 'tls': 'inspect', 'max_names': 7}]}");
         const char *const *inspected;
         const char *rule, *pattern;
         EgressDecision d;
 
-        expect(e, "a.example.org", 443, NULL, NULL, EGRESS_PASS, "allow/0", "allowed");
-        expect(e, "A.Example.Org.", 443, NULL, NULL, EGRESS_PASS, "allow/0", "allowed");
-        expect(e, "a.example.org", 8080, NULL, NULL, EGRESS_DENY, "allow/0", "port");
-        expect(e, "b.example.org", 443, NULL, NULL, EGRESS_DENY, "", "no-rule");
-        expect(e, "x.a.example.org", 443, NULL, NULL, EGRESS_DENY, "", "no-rule");
-        expect(e, "192.0.2.1", 443, NULL, NULL, EGRESS_DENY, "", "no-rule");
+        tree_expect(e, "a.example.org", 443, NULL, NULL, EGRESS_PASS, "allow/0", "allowed");
+        tree_expect(e, "A.Example.Org.", 443, NULL, NULL, EGRESS_PASS, "allow/0", "allowed");
+        tree_expect(e, "a.example.org", 8080, NULL, NULL, EGRESS_DENY, "allow/0", "port");
+        tree_expect(e, "b.example.org", 443, NULL, NULL, EGRESS_DENY, "", "no-rule");
+        tree_expect(e, "x.a.example.org", 443, NULL, NULL, EGRESS_DENY, "", "no-rule");
+        tree_expect(e, "192.0.2.1", 443, NULL, NULL, EGRESS_DENY, "", "no-rule");
 
-        expect(e, "x.example.net", 443, NULL, NULL, EGRESS_INSPECT, "allow/1", "allowed");
-        expect(e, "y.x.example.net", 443, NULL, NULL, EGRESS_INSPECT, "allow/1", "allowed");
-        expect(e, "example.net", 443, NULL, NULL, EGRESS_DENY, "", "no-rule");
-        expect(e, "badexample.net", 443, NULL, NULL, EGRESS_DENY, "", "no-rule");
+        tree_expect(e, "x.example.net", 443, NULL, NULL, EGRESS_INSPECT, "allow/1", "allowed");
+        tree_expect(e, "y.x.example.net", 443, NULL, NULL, EGRESS_INSPECT, "allow/1", "allowed");
+        tree_expect(e, "example.net", 443, NULL, NULL, EGRESS_DENY, "", "no-rule");
+        tree_expect(e, "badexample.net", 443, NULL, NULL, EGRESS_DENY, "", "no-rule");
 
         egress_policy_decide(e, "a.example.org", 22, NULL, NULL, &d);
         assert_int_equal(d.protocol, EGRESS_RAW);
@@ -144,7 +110,7 @@ static void test_names_and_ports(void **state) {
 
 /* An exact name narrows what a wildcard gave; denials win at equal or greater specificity. */
 static void test_precedence(void **state) {
-        const EgressPolicy *e = load(*state,
+        const EgressPolicy *e = tree_load_egress(*state,
                 "{'allow': [{'name': '*.example.org', 'ports': [443, 80]},"
                 "           {'name': 'git.example.org', 'ports': [443]},"
                 "           {'name': '*.deep.example.org', 'ports': [80]},"
@@ -156,17 +122,17 @@ static void test_precedence(void **state) {
                 "          {'name': 'lonely.example.com'}]}");
         const char *rule;
 
-        expect(e, "x.example.org", 80, NULL, NULL, EGRESS_PASS, "allow/0", "allowed");
-        expect(e, "git.example.org", 443, NULL, NULL, EGRESS_PASS, "allow/1", "allowed");
-        expect(e, "git.example.org", 80, NULL, NULL, EGRESS_DENY, "allow/1", "port");
-        expect(e, "a.deep.example.org", 443, NULL, NULL, EGRESS_DENY, "allow/2", "port");
-        expect(e, "a.deep.example.org", 80, NULL, NULL, EGRESS_PASS, "allow/2", "allowed");
-        expect(e, "x.bad.example.org", 443, NULL, NULL, EGRESS_DENY, "deny/0", "denied-by-rule");
-        expect(e, "ok.bad.example.org", 443, NULL, NULL, EGRESS_PASS, "allow/3", "allowed");
-        expect(e, "both.example.org", 443, NULL, NULL, EGRESS_DENY, "deny/1", "denied-by-rule");
-        expect(e, "web.example.org", 80, NULL, NULL, EGRESS_DENY, "deny/2", "denied-by-rule");
-        expect(e, "web.example.org", 443, NULL, NULL, EGRESS_PASS, "allow/0", "allowed");
-        expect(e, "lonely.example.com", 443, NULL, NULL, EGRESS_DENY, "deny/3", "denied-by-rule");
+        tree_expect(e, "x.example.org", 80, NULL, NULL, EGRESS_PASS, "allow/0", "allowed");
+        tree_expect(e, "git.example.org", 443, NULL, NULL, EGRESS_PASS, "allow/1", "allowed");
+        tree_expect(e, "git.example.org", 80, NULL, NULL, EGRESS_DENY, "allow/1", "port");
+        tree_expect(e, "a.deep.example.org", 443, NULL, NULL, EGRESS_DENY, "allow/2", "port");
+        tree_expect(e, "a.deep.example.org", 80, NULL, NULL, EGRESS_PASS, "allow/2", "allowed");
+        tree_expect(e, "x.bad.example.org", 443, NULL, NULL, EGRESS_DENY, "deny/0", "denied-by-rule");
+        tree_expect(e, "ok.bad.example.org", 443, NULL, NULL, EGRESS_PASS, "allow/3", "allowed");
+        tree_expect(e, "both.example.org", 443, NULL, NULL, EGRESS_DENY, "deny/1", "denied-by-rule");
+        tree_expect(e, "web.example.org", 80, NULL, NULL, EGRESS_DENY, "deny/2", "denied-by-rule");
+        tree_expect(e, "web.example.org", 443, NULL, NULL, EGRESS_PASS, "allow/0", "allowed");
+        tree_expect(e, "lonely.example.com", 443, NULL, NULL, EGRESS_DENY, "deny/3", "denied-by-rule");
 
         assert_false(egress_policy_knows(e, "x.bad.example.org", &rule));
         assert_string_equal(rule, "egress/x.json#/deny/0");
@@ -176,7 +142,7 @@ static void test_precedence(void **state) {
 }
 
 static void test_requests(void **state) {
-        const EgressPolicy *e = load(*state,
+        const EgressPolicy *e = tree_load_egress(*state,
                 "{'allow': [{'name': 'api.example.org', 'ports': [443], 'methods': ['GET', 'POST'], 'paths': ['/v1', '/v2/']},"
                 "           {'name': 'open.example.org', 'ports': [443, 80]},"
                 "           {'name': 'api.example.org', 'ports': [443], 'methods': ['DELETE'], 'paths': ['/v1/drafts/']}],"
@@ -189,21 +155,21 @@ static void test_requests(void **state) {
         };
         const char *const *inspected;
 
-        expect(e, "api.example.org", 443, NULL, NULL, EGRESS_INSPECT, "allow/0", "allowed");
-        expect(e, "api.example.org", 443, "GET", "/v1", EGRESS_INSPECT, "allow/0", "allowed");
-        expect(e, "api.example.org", 443, "GET", "/v1?q=//../", EGRESS_INSPECT, "allow/0", "allowed");
-        expect(e, "api.example.org", 443, "POST", "/v1/messages?beta=true", EGRESS_INSPECT, "allow/0", "allowed");
-        expect(e, "api.example.org", 443, "GET", "/v1/%20%C3%A9", EGRESS_INSPECT, "allow/0", "allowed");
-        expect(e, "api.example.org", 443, "GET", "/v1x", EGRESS_DENY, "allow/0", "path");
-        expect(e, "api.example.org", 443, "GET", "/v2", EGRESS_DENY, "allow/0", "path");
-        expect(e, "api.example.org", 443, "GET", "/v2/x", EGRESS_INSPECT, "allow/0", "allowed");
-        expect(e, "api.example.org", 443, "POST", "/v2/x", EGRESS_DENY, "deny/2", "denied-by-rule");
-        expect(e, "api.example.org", 443, "PUT", "/v1/x", EGRESS_DENY, "allow/0", "method");
+        tree_expect(e, "api.example.org", 443, NULL, NULL, EGRESS_INSPECT, "allow/0", "allowed");
+        tree_expect(e, "api.example.org", 443, "GET", "/v1", EGRESS_INSPECT, "allow/0", "allowed");
+        tree_expect(e, "api.example.org", 443, "GET", "/v1?q=//../", EGRESS_INSPECT, "allow/0", "allowed");
+        tree_expect(e, "api.example.org", 443, "POST", "/v1/messages?beta=true", EGRESS_INSPECT, "allow/0", "allowed");
+        tree_expect(e, "api.example.org", 443, "GET", "/v1/%20%C3%A9", EGRESS_INSPECT, "allow/0", "allowed");
+        tree_expect(e, "api.example.org", 443, "GET", "/v1x", EGRESS_DENY, "allow/0", "path");
+        tree_expect(e, "api.example.org", 443, "GET", "/v2", EGRESS_DENY, "allow/0", "path");
+        tree_expect(e, "api.example.org", 443, "GET", "/v2/x", EGRESS_INSPECT, "allow/0", "allowed");
+        tree_expect(e, "api.example.org", 443, "POST", "/v2/x", EGRESS_DENY, "deny/2", "denied-by-rule");
+        tree_expect(e, "api.example.org", 443, "PUT", "/v1/x", EGRESS_DENY, "allow/0", "method");
 
         /* the longer path wins, the denial at equal length */
-        expect(e, "api.example.org", 443, "GET", "/v1/drafts", EGRESS_DENY, "deny/1", "denied-by-rule");
-        expect(e, "api.example.org", 443, "GET", "/v1/drafts/1", EGRESS_DENY, "deny/1", "denied-by-rule");
-        expect(e, "api.example.org", 443, "DELETE", "/v1/drafts/1", EGRESS_INSPECT, "allow/2", "allowed");
+        tree_expect(e, "api.example.org", 443, "GET", "/v1/drafts", EGRESS_DENY, "deny/1", "denied-by-rule");
+        tree_expect(e, "api.example.org", 443, "GET", "/v1/drafts/1", EGRESS_DENY, "deny/1", "denied-by-rule");
+        tree_expect(e, "api.example.org", 443, "DELETE", "/v1/drafts/1", EGRESS_INSPECT, "allow/2", "allowed");
 
         for (size_t i = 0; i < ELEMENTSOF(odd); i++) {
                 EgressDecision d;
@@ -215,18 +181,18 @@ static void test_requests(void **state) {
         }
 
         /* a denial by path needs eyes, also where the permission passes */
-        expect(e, "open.example.org", 443, NULL, NULL, EGRESS_INSPECT, "allow/1", "allowed");
-        expect(e, "open.example.org", 80, NULL, NULL, EGRESS_PASS, "allow/1", "allowed");
-        expect(e, "open.example.org", 80, "GET", "/admin/x", EGRESS_DENY, "deny/0", "denied-by-rule");
-        expect(e, "open.example.org", 80, "GET", "/administrator", EGRESS_PASS, "allow/1", "allowed");
+        tree_expect(e, "open.example.org", 443, NULL, NULL, EGRESS_INSPECT, "allow/1", "allowed");
+        tree_expect(e, "open.example.org", 80, NULL, NULL, EGRESS_PASS, "allow/1", "allowed");
+        tree_expect(e, "open.example.org", 80, "GET", "/admin/x", EGRESS_DENY, "deny/0", "denied-by-rule");
+        tree_expect(e, "open.example.org", 80, "GET", "/administrator", EGRESS_PASS, "allow/1", "allowed");
 
         /* parameters of a segment: an origin may drop them, and then these are the path that is denied */
-        expect(e, "open.example.org", 80, "GET", "/admin;x/y", EGRESS_DENY, "deny/0", "denied-by-rule");
-        expect(e, "open.example.org", 80, "GET", "/admin%3bx=1", EGRESS_DENY, "deny/0", "denied-by-rule");
-        expect(e, "open.example.org", 80, "GET", "/;x/admin", EGRESS_DENY, "deny/0", "denied-by-rule");
-        expect(e, "open.example.org", 80, "GET", "/x?admin;x", EGRESS_PASS, "allow/1", "allowed");
-        expect(e, "api.example.org", 443, "GET", "/v1;x/y", EGRESS_DENY, "deny/1", "denied-by-rule");
-        expect(e, "api.example.org", 443, "DELETE", "/v1/drafts/1;x", EGRESS_DENY, "deny/1", "denied-by-rule");
+        tree_expect(e, "open.example.org", 80, "GET", "/admin;x/y", EGRESS_DENY, "deny/0", "denied-by-rule");
+        tree_expect(e, "open.example.org", 80, "GET", "/admin%3bx=1", EGRESS_DENY, "deny/0", "denied-by-rule");
+        tree_expect(e, "open.example.org", 80, "GET", "/;x/admin", EGRESS_DENY, "deny/0", "denied-by-rule");
+        tree_expect(e, "open.example.org", 80, "GET", "/x?admin;x", EGRESS_PASS, "allow/1", "allowed");
+        tree_expect(e, "api.example.org", 443, "GET", "/v1;x/y", EGRESS_DENY, "deny/1", "denied-by-rule");
+        tree_expect(e, "api.example.org", 443, "DELETE", "/v1/drafts/1;x", EGRESS_DENY, "deny/1", "denied-by-rule");
 
         assert_int_equal(egress_policy_inspected(e, &inspected), 2);
         assert_string_equal(inspected[0], "api.example.org");
@@ -260,7 +226,7 @@ static void test_folded_paths(void **state) {
                 "/api/caf%c3%a9", "/api/caf\xc3\xa9", "/api/caf\xc3%a9", "/api/%E6%97%A5%E6%9C%AC", "/api/日本", "/api/%f0%9f%98%80", "/api/%e2%80%a6", "/api/%ef%bc%88x%ef%bc%89",
                 "/api/x?%c0%ae%c0%ae",
         };
-        const EgressPolicy *e = load(*state,
+        const EgressPolicy *e = tree_load_egress(*state,
                 "{'allow': [{'name': 'a.example.org', 'ports': [443], 'paths': ['/api/']}, {'name': 'b.example.org', 'ports': [443]}],"
                 " 'deny': [{'name': 'b.example.org', 'paths': ['/secret']}]}");
         json_t *all = json_pack("[s]", "/**");
@@ -268,14 +234,14 @@ static void test_folded_paths(void **state) {
         for (size_t i = 0; i < ELEMENTSOF(odd); i++) {
                 if (policy_path_matches(all, odd[i]))
                         fail_msg("%s is read in one way", odd[i]);
-                expect(e, "a.example.org", 443, "GET", odd[i], EGRESS_DENY, "allow/0", "path");
-                expect(e, "b.example.org", 443, "GET", odd[i], EGRESS_DENY, "deny/0", "denied-by-rule");
+                tree_expect(e, "a.example.org", 443, "GET", odd[i], EGRESS_DENY, "allow/0", "path");
+                tree_expect(e, "b.example.org", 443, "GET", odd[i], EGRESS_DENY, "deny/0", "denied-by-rule");
         }
         for (size_t i = 0; i < ELEMENTSOF(plain); i++) {
                 if (!policy_path_matches(all, plain[i]))
                         fail_msg("%s is ambiguous", plain[i]);
-                expect(e, "a.example.org", 443, "GET", plain[i], EGRESS_INSPECT, "allow/0", "allowed");
-                expect(e, "b.example.org", 443, "GET", plain[i], EGRESS_INSPECT, "allow/1", "allowed");
+                tree_expect(e, "a.example.org", 443, "GET", plain[i], EGRESS_INSPECT, "allow/0", "allowed");
+                tree_expect(e, "b.example.org", 443, "GET", plain[i], EGRESS_INSPECT, "allow/1", "allowed");
         }
         json_decref(all);
 }
@@ -367,17 +333,17 @@ static void test_globs(void **state) {
 
 /* Globs and prefixes side by side: the one with more literal text wins, the denial at equal length. */
 static void test_glob_precedence(void **state) {
-        const EgressPolicy *e = load(*state,
+        const EgressPolicy *e = tree_load_egress(*state,
                 "{'allow': [{'name': 'a.example.org', 'ports': [443], 'paths': ['/repos/', '/repos/mine/issues']},"
                 "           {'name': 'a.example.org', 'ports': [443], 'paths': ['/**/read']}],"
                 " 'deny': [{'name': 'a.example.org', 'paths': ['/repos/*/issues']},"
                 "          {'name': 'a.example.org', 'paths': ['/repos/**']}]}");
 
-        expect(e, "a.example.org", 443, "GET", "/repos/x", EGRESS_DENY, "deny/1", "denied-by-rule");
-        expect(e, "a.example.org", 443, "GET", "/repos/x/issues", EGRESS_DENY, "deny/0", "denied-by-rule");
-        expect(e, "a.example.org", 443, "GET", "/repos/mine/issues", EGRESS_INSPECT, "allow/0", "allowed");
-        expect(e, "a.example.org", 443, "GET", "/x/y/read", EGRESS_INSPECT, "allow/1", "allowed");
-        expect(e, "a.example.org", 443, "GET", "/x/y/write", EGRESS_DENY, "allow/0", "path");
+        tree_expect(e, "a.example.org", 443, "GET", "/repos/x", EGRESS_DENY, "deny/1", "denied-by-rule");
+        tree_expect(e, "a.example.org", 443, "GET", "/repos/x/issues", EGRESS_DENY, "deny/0", "denied-by-rule");
+        tree_expect(e, "a.example.org", 443, "GET", "/repos/mine/issues", EGRESS_INSPECT, "allow/0", "allowed");
+        tree_expect(e, "a.example.org", 443, "GET", "/x/y/read", EGRESS_INSPECT, "allow/1", "allowed");
+        tree_expect(e, "a.example.org", 443, "GET", "/x/y/write", EGRESS_DENY, "allow/0", "path");
 }
 
 /* A literal address is allowed by rules about networks alone, and these only within what host.json lists. */
@@ -386,30 +352,97 @@ static void test_networks(void **state) {
         const EgressPolicy *e;
 
         tree_put(t, "etc/anchorhold/host.json", "{\"networks\": [\"10.0.0.0/8\", \"fd00:1::/32\"]}");
-        e = load(t, "{'allow': [{'network': '10.1.0.0/16', 'ports': [443, {'port': 5432, 'protocol': 'raw'}]},"
+        e = tree_load_egress(t, "{'allow': [{'network': '10.1.0.0/16', 'ports': [443, {'port': 5432, 'protocol': 'raw'}]},"
                     "           {'network': '10.1.2.0/24', 'ports': [80], 'paths': ['/x']},"
                     "           {'network': 'fd00:1:0::/48', 'ports': [443]}, {'name': '*.example.org', 'ports': [443]}],"
                     " 'deny': [{'network': '10.1.3.4/32'}, {'name': '*.example.org'}]}");
 
-        expect(e, "10.1.9.9", 443, NULL, NULL, EGRESS_PASS, "allow/0", "allowed");
-        expect(e, "10.1.9.9", 80, NULL, NULL, EGRESS_DENY, "allow/0", "port");
-        expect(e, "10.2.0.1", 443, NULL, NULL, EGRESS_DENY, "", "no-rule");
-        expect(e, "10.1.2.1", 443, NULL, NULL, EGRESS_DENY, "allow/1", "port");
-        expect(e, "10.1.2.1", 80, NULL, NULL, EGRESS_PASS, "allow/1", "allowed");
-        expect(e, "10.1.2.1", 80, "GET", "/y", EGRESS_DENY, "allow/1", "path");
-        expect(e, "10.1.3.4", 443, NULL, NULL, EGRESS_DENY, "deny/0", "denied-by-rule");
-        expect(e, "fd00:1::7", 443, NULL, NULL, EGRESS_PASS, "allow/2", "allowed");
-        expect(e, "fd00:1:1::7", 443, NULL, NULL, EGRESS_DENY, "", "no-rule");
-        expect(e, "010.1.9.9", 443, NULL, NULL, EGRESS_DENY, "", "no-rule");
-        expect(e, "167839497", 443, NULL, NULL, EGRESS_DENY, "", "no-rule");
-        expect(e, "::ffff:10.1.9.9", 443, NULL, NULL, EGRESS_DENY, "", "no-rule");
-        expect(e, "10.1.0.0/16", 443, NULL, NULL, EGRESS_DENY, "", "no-rule");
+        tree_expect(e, "10.1.9.9", 443, NULL, NULL, EGRESS_PASS, "allow/0", "allowed");
+        tree_expect(e, "10.1.9.9", 80, NULL, NULL, EGRESS_DENY, "allow/0", "port");
+        tree_expect(e, "10.2.0.1", 443, NULL, NULL, EGRESS_DENY, "", "no-rule");
+        tree_expect(e, "10.1.2.1", 443, NULL, NULL, EGRESS_DENY, "allow/1", "port");
+        tree_expect(e, "10.1.2.1", 80, NULL, NULL, EGRESS_PASS, "allow/1", "allowed");
+        tree_expect(e, "10.1.2.1", 80, "GET", "/y", EGRESS_DENY, "allow/1", "path");
+        tree_expect(e, "10.1.3.4", 443, NULL, NULL, EGRESS_DENY, "deny/0", "denied-by-rule");
+        tree_expect(e, "fd00:1::7", 443, NULL, NULL, EGRESS_PASS, "allow/2", "allowed");
+        tree_expect(e, "fd00:1:1::7", 443, NULL, NULL, EGRESS_DENY, "", "no-rule");
+        tree_expect(e, "010.1.9.9", 443, NULL, NULL, EGRESS_DENY, "", "no-rule");
+        tree_expect(e, "167839497", 443, NULL, NULL, EGRESS_DENY, "", "no-rule");
+        tree_expect(e, "::ffff:10.1.9.9", 443, NULL, NULL, EGRESS_DENY, "", "no-rule");
+        tree_expect(e, "10.1.0.0/16", 443, NULL, NULL, EGRESS_DENY, "", "no-rule");
         assert_false(egress_policy_knows(e, "x.example.org", NULL));
+}
+
+/* What is a run's own, and what the agreement check asks each policy for: no rule about a network has it. */
+static void test_never_networks(void **state) {
+        static const struct {
+                const char *allow, *deny, *range; /* NULL: nothing is wrong */
+        } cases[] = {
+                { "192.0.2.0/24", NULL, "192.0.2.1/32" },
+                { "192.0.2.1/32", NULL, "192.0.2.1/32" },
+                { "192.0.0.0/16", NULL, "192.0.2.1/32" },
+                { "192.0.2.0/24", "{'network': '192.0.2.1/32'}", NULL },
+                { "192.0.2.0/24", "{'network': '192.0.2.0/30'}", NULL },
+                { "192.0.2.0/24", "{'network': '192.0.2.1/32', 'ports': [22]}", "192.0.2.1/32" },
+                { "192.0.2.0/24", "{'network': '192.0.2.2/32'}", "192.0.2.1/32" },
+                { "192.0.2.0/24", "{'network': '192.0.0.0/16'}", "192.0.2.1/32" }, /* what is less specific loses */
+                { "192.0.2.2/32", NULL, NULL },
+                { "192.0.2.128/25", NULL, NULL },
+                { "198.18.0.0/15", NULL, "198.18.0.0/15" },
+                { "198.18.5.0/24", NULL, "198.18.0.0/15" },
+                { "198.16.0.0/12", NULL, "198.18.0.0/15" },
+                { "198.16.0.0/12", "{'network': '198.18.0.0/16'}", "198.18.0.0/15" },
+                { "198.16.0.0/12", "{'network': '198.18.0.0/15'}", NULL },
+                { "198.20.0.0/16", NULL, NULL },
+                { "127.0.0.1/32", NULL, "127.0.0.0/8" },
+                { "169.254.169.254/32", NULL, "169.254.0.0/16" },
+                { "168.0.0.0/6", NULL, "169.254.0.0/16" },
+                { "10.255.255.1/32", NULL, "10.255.255.0/30" },
+                { "10.255.255.0/30", NULL, "10.255.255.0/30" },
+                { "10.255.255.4/30", NULL, NULL },
+                { "10.0.0.0/8", NULL, NULL }, /* a site's own, of which the proxy reaches no run's link */
+                { "2001:db8::/32", NULL, NULL },
+        };
+        Tree *t = *state;
+
+        tree_put(t, "etc/anchorhold/host.json", "{\"networks\": [\"0.0.0.0/1\", \"128.0.0.0/1\", \"2001:db8::/32\"]}");
+        for (size_t i = 0; i < ELEMENTSOF(cases); i++) {
+                char text[512];
+
+                (void) snprintf(text, sizeof(text), "{'allow': [{'name': 'a.example.org', 'ports': [443]}, {'network': '%s', 'ports': [80]}], 'deny': [%s]}",
+                                cases[i].allow, cases[i].deny ?: "");
+                for (char *p = text; (p = strchr(p, '\''));)
+                        *p = '"';
+                tree_put(t, "etc/anchorhold/policy/egress/x.json", text);
+                tree_load(t);
+                assert_int_equal(t->n_findings, cases[i].range ? 1 : 0);
+                if (!cases[i].range)
+                        continue;
+                assert_string_equal(t->findings[0].pointer, "/allow/1/network");
+                assert_non_null(strstr(t->findings[0].reason, cases[i].range));
+        }
+}
+
+/* Each address that is asked for is among them. */
+static void test_asked_addresses(void **state) {
+        static const char *const asked[] = { EGRESS_ASKED_METADATA, EGRESS_ASKED_LOOPBACK, EGRESS_ASKED_HOST };
+        Tree *t = *state;
+
+        tree_put(t, "etc/anchorhold/host.json", "{\"networks\": [\"0.0.0.0/1\", \"128.0.0.0/1\"]}");
+        for (size_t i = 0; i < ELEMENTSOF(asked); i++) {
+                char text[256];
+
+                (void) snprintf(text, sizeof(text), "{\"allow\": [{\"network\": \"%s/32\", \"ports\": [80]}]}", asked[i]);
+                tree_put(t, "etc/anchorhold/policy/egress/x.json", text);
+                tree_load(t);
+                assert_int_equal(t->n_findings, 1);
+                assert_null(policy_find_egress(t->policy, "x", NULL));
+        }
 }
 
 static void test_lines_and_warnings(void **state) {
         Tree *t = *state;
-        const EgressPolicy *e = load(t,
+        const EgressPolicy *e = tree_load_egress(t,
                 "{'allow':\n [\n  {'name': 'x.cloudfront.net', 'ports': [443]}, {'name': 'a.example.org',\n   'ports': [443]},\n\n"
                 "  {'name': 'y.cloudfront.net', 'ports': [443], 'tls': 'inspect'},\n  {'name': 'me.github.io', 'ports': [443]}]}");
         const PolicyFinding *warnings;
@@ -440,9 +473,9 @@ static void test_empty(void **state) {
         char first[65] = "";
 
         for (size_t i = 0; i < ELEMENTSOF(texts); i++) {
-                const EgressPolicy *e = load(*state, texts[i]);
+                const EgressPolicy *e = tree_load_egress(*state, texts[i]);
 
-                expect(e, "a.example.org", 443, NULL, NULL, EGRESS_DENY, "", "no-rule");
+                tree_expect(e, "a.example.org", 443, NULL, NULL, EGRESS_DENY, "", "no-rule");
                 assert_false(egress_policy_knows(e, "a.example.org", NULL));
                 if (i > 0)
                         assert_string_equal(first, egress_policy_digest(e));
@@ -450,143 +483,21 @@ static void test_empty(void **state) {
         }
 }
 
-#define GIT_RULES                                                                                                                       \
-        "{'allow': [{'name': 'git.example.org', 'ports': [443], 'git': {'repositories': ['team/app', 'team/lib-*'], 'fetch': true, 'lfs': true,"  \
-        " 'push': {'refs': ['refs/heads/agent/*', 'refs/heads/x']}}},"                                                                      \
-        " {'name': 'git.example.org', 'ports': [443], 'git': {'repositories': ['team/app-docs'], 'fetch': true}},"                         \
-        " {'name': 'git.example.org', 'ports': [443], 'paths': ['/static/']}]}"
-
-static void test_git(void **state) {
-        const EgressPolicy *e = load(*state, GIT_RULES);
-        _cleanup_json_ json_t *git = NULL;
-        EgressDecision d;
-
-        expect(e, "git.example.org", 443, NULL, NULL, EGRESS_INSPECT, "allow/0", "allowed");
-        expect(e, "git.example.org", 443, "GET", "/team/app/info/refs?service=git-upload-pack", EGRESS_INSPECT, "allow/0", "allowed");
-        expect(e, "git.example.org", 443, "GET", "/team/app.git/info/refs?service=git-receive-pack", EGRESS_INSPECT, "allow/0", "allowed");
-        expect(e, "git.example.org", 443, "POST", "/team/app.git/git-receive-pack", EGRESS_INSPECT, "allow/0", "allowed");
-        expect(e, "git.example.org", 443, "POST", "/team/lib-x.git/git-upload-pack", EGRESS_INSPECT, "allow/0", "allowed");
-        expect(e, "git.example.org", 443, "POST", "/team/app.git/info/lfs/objects/batch", EGRESS_INSPECT, "allow/0", "allowed");
-        /* another repository, another service, another protocol */
-        expect(e, "git.example.org", 443, "GET", "/team/other/info/refs?service=git-upload-pack", EGRESS_DENY, "allow/0", "git-repository");
-        expect(e, "git.example.org", 443, "GET", "/team/lib/x/info/refs?service=git-upload-pack", EGRESS_DENY, "allow/0", "git-repository");
-        expect(e, "git.example.org", 443, "GET", "/team/app-docs/info/refs?service=git-upload-pack", EGRESS_INSPECT, "allow/1", "allowed");
-        expect(e, "git.example.org", 443, "GET", "/team/app-docs/info/refs?service=git-receive-pack", EGRESS_DENY, "allow/1", "git-push");
-        expect(e, "git.example.org", 443, "POST", "/team/app-docs/git-receive-pack", EGRESS_DENY, "allow/1", "git-push");
-        expect(e, "git.example.org", 443, "POST", "/team/app-docs.git/info/lfs/objects/batch", EGRESS_DENY, "allow/1", "git-lfs");
-        expect(e, "git.example.org", 443, "GET", "/team/app.git/info/refs", EGRESS_DENY, "allow/0", "git-protocol");
-        expect(e, "git.example.org", 443, "GET", "/team/app.git/git-upload-pack", EGRESS_DENY, "allow/0", "git-protocol");
-        expect(e, "git.example.org", 443, "GET", "/team/app.git/HEAD", EGRESS_DENY, "allow/0", "path");
-        expect(e, "git.example.org", 443, "PUT", "/team/app.git/git-receive-pack", EGRESS_DENY, "allow/0", "path");
-        expect(e, "git.example.org", 443, "GET", "/team/other/info/refs", EGRESS_DENY, "allow/0", "path");
-        /* what another rule allows is none of git's */
-        expect(e, "git.example.org", 443, "GET", "/static/x.css", EGRESS_INSPECT, "allow/2", "allowed");
-
-        egress_policy_decide(e, "git.example.org", 443, "POST", "/team/app/git-receive-pack", &d);
-        git = json_loads(d.git, 0, NULL);
-        assert_null(git_rule_check_ref(git, "refs/heads/agent/a", GIT_CREATE));
-        assert_string_equal(git_rule_check_ref(git, "refs/heads/main", GIT_CREATE), "git-ref");
-        assert_int_equal(git_rule_max_pack(git), 256 << 20);
-        egress_policy_decide(e, "git.example.org", 443, "GET", "/static/x.css", &d);
-        assert_null(d.git);
-
-        /* where every rule is about git, so is every reason */
-        e = load(*state, "{'allow': [{'name': 'git.example.org', 'ports': [443], 'git': {'repositories': ['team/app'], 'fetch': true}}]}");
-        expect(e, "git.example.org", 443, "GET", "/team/other/info/refs?service=git-upload-pack", EGRESS_DENY, "allow/0", "git-repository");
-        expect(e, "git.example.org", 443, "GET", "/team/other/info/refs", EGRESS_DENY, "allow/0", "git-protocol");
-        expect(e, "git.example.org", 443, "GET", "/team/app/archive.zip", EGRESS_DENY, "allow/0", "git-protocol");
-        expect(e, "git.example.org", 443, "PUT", "/team/app", EGRESS_DENY, "allow/0", "git-protocol");
-        expect(e, "git.example.org", 22, NULL, NULL, EGRESS_DENY, "allow/0", "port");
-
-        /* what such a rule does not say is not made good by one for the whole host, at none of the requests of a push */
-        e = load(*state, "{'allow': [{'name': 'git.example.org', 'ports': [443], 'tls': 'inspect'},"
-                         " {'name': 'git.example.org', 'ports': [443], 'git': {'repositories': ['team/app'], 'fetch': true}}]}");
-        expect(e, "git.example.org", 443, "GET", "/team/app/info/refs?service=git-receive-pack", EGRESS_DENY, "allow/1", "git-push");
-        expect(e, "git.example.org", 443, "POST", "/team/app/git-receive-pack", EGRESS_DENY, "allow/1", "git-push");
-        expect(e, "git.example.org", 443, "POST", "/team/app.git/git-receive-pack", EGRESS_DENY, "allow/1", "git-push");
-        expect(e, "git.example.org", 443, "POST", "/team/app.git/info/lfs/objects/batch", EGRESS_DENY, "allow/1", "git-lfs");
-        expect(e, "git.example.org", 443, "POST", "/team/app/git-upload-pack", EGRESS_INSPECT, "allow/1", "allowed");
-        expect(e, "git.example.org", 443, "POST", "/team/other/git-receive-pack", EGRESS_INSPECT, "allow/0", "allowed");
-}
-
-static void test_git_frozen(void **state) {
-        const EgressPolicy *e = load(*state, GIT_RULES);
-        _cleanup_(egress_policy_freep) EgressPolicy *thawed = NULL;
-        _cleanup_free_ char *text = NULL;
-        char first[65];
-        size_t size;
-
-        text = egress_policy_freeze(e, &size);
-        assert_non_null(text);
-        assert_int_equal(egress_policy_thaw(text, size, &thawed, NULL), 0);
-        assert_string_equal(egress_policy_digest(e), egress_policy_digest(thawed));
-        expect(thawed, "git.example.org", 443, "GET", "/team/app-docs/info/refs?service=git-receive-pack", EGRESS_DENY, "allow/1", "git-push");
-        expect(thawed, "git.example.org", 443, "POST", "/team/app.git/git-receive-pack", EGRESS_INSPECT, "allow/0", "allowed");
-
-        /* what may be pushed is in the digest; in which order it is written is not */
-        strcpy(first, egress_policy_digest(load(*state, "{'allow': [{'name': 'a.example.org', 'ports': [443], 'git': {'repositories': ['a', 'b'], 'push': {'refs': ['refs/heads/x'], 'max_pack': '1K'}}}]}")));
-        assert_string_equal(first, egress_policy_digest(load(*state, "{'allow': [{'name': 'a.example.org', 'ports': [443], 'git': {'repositories': ['b', 'a'], 'fetch': false, 'push': {'force': false, 'refs': ['refs/heads/x'], 'max_pack': '1024B'}}}]}")));
-        assert_string_not_equal(first, egress_policy_digest(load(*state, "{'allow': [{'name': 'a.example.org', 'ports': [443], 'git': {'repositories': ['a', 'b'], 'push': {'refs': ['refs/heads/x'], 'max_pack': '1K', 'force': true}}}]}")));
-}
-
-static void test_git_findings(void **state) {
-        static const struct {
-                const char *git, *pointer, *ports;
-        } cases[] = {
-                { "{'fetch': true}", "/allow/0/git/repositories" },
-                { "{'repositories': []}", "/allow/0/git/repositories" },
-                { "{'repositories': ['a']}", "/allow/0/git" },
-                { "{'repositories': ['a'], 'lfs': true}", "/allow/0/git" },
-                { "{'repositories': ['/a'], 'fetch': true}", "/allow/0/git/repositories/0" },
-                { "{'repositories': ['a.git'], 'fetch': true}", "/allow/0/git/repositories/0" },
-                { "{'repositories': ['b', 'a/**'], 'fetch': true}", "/allow/0/git/repositories/1" },
-                { "{'repositories': ['a/../b'], 'fetch': true}", "/allow/0/git" },
-                { "{'repositories': ['a b'], 'fetch': true}", "/allow/0/git/repositories/0" },
-                { "{'repositories': ['a'], 'fetch': 1}", "/allow/0/git/fetch" },
-                { "{'repositories': ['a'], 'pull': true}", "/allow/0/git/pull" },
-                { "{'repositories': ['a'], 'push': {}}", "/allow/0/git/push/refs" },
-                { "{'repositories': ['a'], 'push': true}", "/allow/0/git/push" },
-                { "{'repositories': ['a'], 'push': {'refs': ['main']}}", "/allow/0/git/push/refs/0" },
-                { "{'repositories': ['a'], 'push': {'refs': ['refs/heads/*/*']}}", "/allow/0/git/push/refs/0" },
-                { "{'repositories': ['a'], 'push': {'refs': ['refs/heads/x'], 'max_pack': 5}}", "/allow/0/git/push/max_pack" },
-                { "{'repositories': ['a'], 'push': {'refs': ['refs/heads/x'], 'forced': true}}", "/allow/0/git/push/forced" },
-                { "{'repositories': ['a'], 'fetch': true}, 'paths': ['/x']", "/allow/0/git" },
-                { "{'repositories': ['a'], 'fetch': true}, 'tls': 'pass'", "/allow/0/tls" },
-                /* in the clear nobody reads what is pushed */
-                { "{'repositories': ['a'], 'fetch': true}", "/allow/0/git", "80" },
-                { "{'repositories': ['a'], 'fetch': true}", "/allow/0/git", "443, {'port': 8080, 'protocol': 'http'}" },
-                { "{'repositories': ['a'], 'fetch': true}", "/allow/0/git", "{'port': 9418, 'protocol': 'raw'}" },
-        };
-
-        for (size_t i = 0; i < ELEMENTSOF(cases); i++) {
-                Tree *t = *state;
-                char text[512];
-
-                (void) snprintf(text, sizeof(text), "{'allow': [{'name': 'a.example.org', 'ports': [%s], 'git': %s}]}", cases[i].ports ?: "443", cases[i].git);
-                for (char *p = text; (p = strchr(p, '\''));)
-                        *p = '"';
-                tree_put(t, "etc/anchorhold/policy/egress/x.json", text);
-                tree_load(t);
-                assert_true(t->n_findings > 0);
-                assert_string_equal(t->findings[0].pointer, cases[i].pointer);
-        }
-}
-
 static void test_digest(void **state) {
         char first[65];
 
-        strcpy(first, egress_policy_digest(load(*state, "{'allow': [{'name': 'a.example.org', 'ports': [443], 'paths': ['/x']}]}")));
-        assert_string_equal(first, egress_policy_digest(load(*state,
+        strcpy(first, egress_policy_digest(tree_load_egress(*state, "{'allow': [{'name': 'a.example.org', 'ports': [443], 'paths': ['/x']}]}")));
+        assert_string_equal(first, egress_policy_digest(tree_load_egress(*state,
                 "{'description': 'x', 'deny': [], 'allow': [{'ports': [{'port': 443, 'protocol': 'tls'}], 'tls': 'inspect',"
                 " 'paths': ['/x'], 'name': 'a.example.org'}]}")));
-        assert_string_not_equal(first, egress_policy_digest(load(*state,
+        assert_string_not_equal(first, egress_policy_digest(tree_load_egress(*state,
                 "{'allow': [{'name': 'a.example.org', 'ports': [443]}]}")));
 
         /* neither does the order of rules, ports, methods or paths matter, nor the way in which a name is written */
-        strcpy(first, egress_policy_digest(load(*state,
+        strcpy(first, egress_policy_digest(tree_load_egress(*state,
                 "{'allow': [{'name': 'bücher.example', 'ports': [443, 80], 'methods': ['GET', 'PUT'], 'paths': ['/x', '/y']},"
                 " {'name': 'b.example.org', 'ports': [443]}]}")));
-        assert_string_equal(first, egress_policy_digest(load(*state,
+        assert_string_equal(first, egress_policy_digest(tree_load_egress(*state,
                 "{'allow': [{'name': 'b.example.org', 'ports': [443]}, {'name': 'xn--bcher-kva.example.', 'ports': [80, 443],"
                 " 'paths': ['/y', '/x'], 'methods': ['PUT', 'GET']}]}")));
 }
@@ -594,22 +505,21 @@ static void test_digest(void **state) {
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_normalise),
-                cmocka_unit_test_setup_teardown(test_names_and_ports, setup, teardown),
-                cmocka_unit_test_setup_teardown(test_precedence, setup, teardown),
-                cmocka_unit_test_setup_teardown(test_requests, setup, teardown),
+                cmocka_unit_test_setup_teardown(test_names_and_ports, tree_setup, tree_teardown),
+                cmocka_unit_test_setup_teardown(test_precedence, tree_setup, tree_teardown),
+                cmocka_unit_test_setup_teardown(test_requests, tree_setup, tree_teardown),
                 cmocka_unit_test(test_path_matches),
-                cmocka_unit_test_setup_teardown(test_folded_paths, setup, teardown),
+                cmocka_unit_test_setup_teardown(test_folded_paths, tree_setup, tree_teardown),
                 cmocka_unit_test(test_written_names),
                 cmocka_unit_test(test_globs),
-                cmocka_unit_test_setup_teardown(test_glob_precedence, setup, teardown),
-                cmocka_unit_test_setup_teardown(test_networks, setup, teardown),
-                cmocka_unit_test_setup_teardown(test_lines_and_warnings, setup, teardown),
-                cmocka_unit_test_setup_teardown(test_empty, setup, teardown),
-                cmocka_unit_test_setup_teardown(test_git, setup, teardown),
-                cmocka_unit_test_setup_teardown(test_git_frozen, setup, teardown),
-                cmocka_unit_test_setup_teardown(test_git_findings, setup, teardown),
-                cmocka_unit_test_setup_teardown(test_weighs_requests, setup, teardown),
-                cmocka_unit_test_setup_teardown(test_digest, setup, teardown),
+                cmocka_unit_test_setup_teardown(test_glob_precedence, tree_setup, tree_teardown),
+                cmocka_unit_test_setup_teardown(test_networks, tree_setup, tree_teardown),
+                cmocka_unit_test_setup_teardown(test_never_networks, tree_setup, tree_teardown),
+                cmocka_unit_test_setup_teardown(test_asked_addresses, tree_setup, tree_teardown),
+                cmocka_unit_test_setup_teardown(test_lines_and_warnings, tree_setup, tree_teardown),
+                cmocka_unit_test_setup_teardown(test_empty, tree_setup, tree_teardown),
+                cmocka_unit_test_setup_teardown(test_weighs_requests, tree_setup, tree_teardown),
+                cmocka_unit_test_setup_teardown(test_digest, tree_setup, tree_teardown),
         };
 
         return cmocka_run_group_tests(tests, NULL, NULL);

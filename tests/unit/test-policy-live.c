@@ -9,34 +9,6 @@
 #include "policy-tree.h"
 #include "util/json.h"
 
-static int setup(void **state) {
-        static Tree t;
-
-        tree_new(&t);
-        *state = &t;
-        return 0;
-}
-
-static int teardown(void **state) {
-        tree_free(*state);
-        return 0;
-}
-
-static const EgressPolicy *load(Tree *t, const char *text) {
-        const EgressPolicy *e;
-        char copy[4096];
-
-        (void) snprintf(copy, sizeof(copy), "%s", text);
-        for (char *p = copy; (p = strchr(p, '\'')); p++)
-                *p = '"';
-        tree_put(t, "etc/anchorhold/policy/egress/x.json", copy);
-        tree_load(t);
-        tree_print(t);
-        e = policy_find_egress(t->policy, "x", NULL);
-        assert_non_null(e);
-        return e;
-}
-
 static EgressDecision ask(const EgressPolicy *e, const char *name, uint16_t port, const char *method, const char *path) {
         EgressDecision d;
 
@@ -68,7 +40,7 @@ static void refuse(const EgressPolicy *e, bool allow, const char *rule, int erro
 
 /* What would end the run within seconds is not taken; its neighbours are. */
 static void test_never(void **state) {
-        const EgressPolicy *e = load(*state, "{'allow': [{'name': '*.google.internal', 'ports': [80]}, {'name': 'metadata.google.example', 'ports': [80]}],"
+        const EgressPolicy *e = tree_load_egress(*state, "{'allow': [{'name': '*.google.internal', 'ports': [80]}, {'name': 'metadata.google.example', 'ports': [80]}],"
                                              " 'deny': [{'name': 'metadata.google.internal'}]}"),
                            *fresh;
         EgressPolicy *p, *q = NULL;
@@ -85,7 +57,7 @@ static void test_never(void **state) {
 
         /* denied by the same policy, whichever of its parts says so; and a new file that does not say it any more is not taken */
         p = amend(e, true, "*.google.internal:443");
-        fresh = load(*state, "{'allow': [{'name': 'a.example.org', 'ports': [443]}]}");
+        fresh = tree_load_egress(*state, "{'allow': [{'name': 'a.example.org', 'ports': [443]}]}");
         assert_int_equal(egress_policy_rebase(fresh, p, &q, &reason), -EPERM);
         assert_non_null(strstr(reason, "metadata.google.internal would be allowed"));
         free(reason);
@@ -104,7 +76,7 @@ static void assert_overruled(const EgressPolicy *p, int port, const char *rule) 
 
 /* A permission that is beaten is known to be, and the live denial that beats it can be taken back. */
 static void test_overruled(void **state) {
-        const EgressPolicy *e = load(*state, "{'allow': [{'name': 'a.example.org', 'ports': [443]}], 'deny': [{'name': 'bad.example.net', 'ports': [80]}]}");
+        const EgressPolicy *e = tree_load_egress(*state, "{'allow': [{'name': 'a.example.org', 'ports': [443]}], 'deny': [{'name': 'bad.example.net', 'ports': [80]}]}");
         EgressPolicy *p = amend(e, true, "other.example.net:80"), *q, *again;
 
         assert_overruled(p, 0, "");
@@ -151,7 +123,7 @@ static void test_overruled(void **state) {
 }
 
 static void test_allow(void **state) {
-        const EgressPolicy *e = load(*state, "{'allow': [{'name': '*.example.org', 'ports': [443]}],\n 'deny': [{'name': 'bad.example.net'}]}");
+        const EgressPolicy *e = tree_load_egress(*state, "{'allow': [{'name': '*.example.org', 'ports': [443]}],\n 'deny': [{'name': 'bad.example.net'}]}");
         EgressPolicy *p = amend(e, true, "db.example.org:5432/raw"), *q;
         EgressDecision d;
 
@@ -196,7 +168,7 @@ static void test_allow(void **state) {
 
 /* What anybody may register below is nothing to allow, and something to deny: in a file, and live against all that the file has. */
 static void test_deny_suffix(void **state) {
-        const EgressPolicy *e = load(*state, "{'allow': [{'name': 'me.github.io', 'ports': [443]}, {'name': '*.amazonaws.com', 'ports': [443]}],"
+        const EgressPolicy *e = tree_load_egress(*state, "{'allow': [{'name': 'me.github.io', 'ports': [443]}, {'name': '*.amazonaws.com', 'ports': [443]}],"
                                              " 'deny': [{'name': '*.s3.amazonaws.com'}, {'name': '*.com'}]}");
         EgressPolicy *p = amend(e, false, "*.github.io"), *q = amend(p, false, "*.com:443");
 
@@ -211,7 +183,7 @@ static void test_deny_suffix(void **state) {
 }
 
 static void test_deny(void **state) {
-        const EgressPolicy *e = load(*state, "{'allow': [{'name': 'a.example.org', 'ports': [443, 80], 'paths': ['/v1']},"
+        const EgressPolicy *e = tree_load_egress(*state, "{'allow': [{'name': 'a.example.org', 'ports': [443, 80], 'paths': ['/v1']},"
                                              " {'name': '*.example.org', 'ports': [443, 80]}]}");
         EgressPolicy *p = amend(e, false, "a.example.org"), *q, *back;
         EgressDecision d;
@@ -250,7 +222,7 @@ static void test_deny(void **state) {
 }
 
 static void test_inspection(void **state) {
-        const EgressPolicy *e = load(*state, "{'allow': [{'name': 'api.example.org', 'ports': [443], 'tls': 'inspect'},"
+        const EgressPolicy *e = tree_load_egress(*state, "{'allow': [{'name': 'api.example.org', 'ports': [443], 'tls': 'inspect'},"
                                              " {'name': 'b.example.org', 'ports': [443, 80]}]}");
         const char *pattern = NULL;
         EgressPolicy *p;
@@ -280,7 +252,7 @@ static void test_inspection(void **state) {
 }
 
 static void test_bad_rules(void **state) {
-        const EgressPolicy *e = load(*state, "{}");
+        const EgressPolicy *e = tree_load_egress(*state, "{}");
         EgressPolicy *p, *q;
         char rule[64], *reason = NULL;
         size_t i;
@@ -335,7 +307,7 @@ static void test_freeze(void **state) {
         size_t size, n;
 
         tree_put(t, "etc/anchorhold/host.json", "{\"networks\": [\"10.0.0.0/8\"]}");
-        e = load(t,
+        e = tree_load_egress(t,
                  "{'description': 'd',\n"
                  " 'allow': [{'name': 'Bücher.example.', 'ports': [443, {'port': 22, 'protocol': 'raw'}]},\n"
                  "           {'name': '*.example.org', 'ports': [443], 'methods': ['GET', 'PUT'], 'paths': ['/a/', '/b/*/c'], 'max_names': 9},\n"
@@ -375,11 +347,11 @@ static void test_freeze(void **state) {
 }
 
 static void test_rebase(void **state) {
-        EgressPolicy *live = amend(load(*state, "{'allow': [{'name': 'a.example.org', 'ports': [443]}]}"), true, "l.example.org:443"), *p = NULL;
+        EgressPolicy *live = amend(tree_load_egress(*state, "{'allow': [{'name': 'a.example.org', 'ports': [443]}]}"), true, "l.example.org:443"), *p = NULL;
         const EgressPolicy *fresh;
         char *reason = NULL;
 
-        fresh = load(*state, "{'allow': [{'name': 'b.example.org', 'ports': [443]}]}");
+        fresh = tree_load_egress(*state, "{'allow': [{'name': 'b.example.org', 'ports': [443]}]}");
         assert_int_equal(egress_policy_rebase(fresh, live, &p, &reason), 0);
         assert_int_equal(ask(p, "a.example.org", 443, NULL, NULL).verdict, EGRESS_DENY);
         assert_int_equal(ask(p, "b.example.org", 443, NULL, NULL).verdict, EGRESS_PASS);
@@ -387,7 +359,7 @@ static void test_rebase(void **state) {
         egress_policy_free(p);
         p = NULL;
 
-        fresh = load(*state, "{'allow': [{'name': 'b.example.org', 'ports': [443], 'tls': 'inspect'}]}");
+        fresh = tree_load_egress(*state, "{'allow': [{'name': 'b.example.org', 'ports': [443], 'tls': 'inspect'}]}");
         assert_int_equal(egress_policy_rebase(fresh, live, &p, &reason), -ENOTSUP);
         assert_non_null(strstr(reason, "b.example.org"));
         free(reason);
@@ -400,7 +372,7 @@ static void test_rebase(void **state) {
 
 /* The opposite takes a rule back, in whatever order it names methods, paths and ports. */
 static void test_order(void **state) {
-        const EgressPolicy *e = load(*state, "{'allow': [{'name': 'a.example.org', 'ports': [80], 'paths': ['/x']}]}");
+        const EgressPolicy *e = tree_load_egress(*state, "{'allow': [{'name': 'a.example.org', 'ports': [80], 'paths': ['/x']}]}");
         EgressPolicy *first = amend(e, false, "{\"name\": \"b.example.org\", \"ports\": [80], \"methods\": [\"GET\"]}"),
                      *denied = amend(first, false, "{\"name\": \"a.example.org\", \"ports\": [80, 443], \"methods\": [\"PUT\", \"GET\"], \"paths\": [\"/x/1\", \"/x/2\"]}"),
                      *back = amend(denied, true, "{\"name\": \"a.example.org\", \"ports\": [{\"port\": 443, \"protocol\": \"http\"}, 80], \"methods\": [\"PUT\", \"GET\"], \"paths\": [\"/x/2\", \"/x/1\"]}"),
@@ -425,7 +397,7 @@ static EgressVerdict git_verdict(const EgressPolicy *e, const char *method, cons
 
 /* Rules about git are told apart by what they say of it: none takes the place of another, nor takes back a denial of the whole host. */
 static void test_git(void **state) {
-        const EgressPolicy *e = load(*state, "{'allow': [{'name': 'git.example.org', 'ports': [443], 'git': {'repositories': ['team/app'], 'fetch': true}},"
+        const EgressPolicy *e = tree_load_egress(*state, "{'allow': [{'name': 'git.example.org', 'ports': [443], 'git': {'repositories': ['team/app'], 'fetch': true}},"
                                              " {'name': 'git.example.org', 'ports': [443], 'git': {'repositories': ['team/both'], 'fetch': true, 'push': {'refs': ['refs/heads/x']}}}]}");
         EgressPolicy *one = amend(e, true, GIT("team/one", "\"fetch\": true")), *two = amend(one, true, GIT("team/two", "\"fetch\": true")), *denied, *again;
 
@@ -460,7 +432,7 @@ static void test_git(void **state) {
 
 /* A rule about git says what is done with a repository: what an operator allows of the whole host does not take its place. */
 static void test_git_stays_narrow(void **state) {
-        const EgressPolicy *e = load(*state, "{'allow': [{'name': 'git.example.org', 'ports': [443], 'git': {'repositories': ['team/app'], 'fetch': true}},"
+        const EgressPolicy *e = tree_load_egress(*state, "{'allow': [{'name': 'git.example.org', 'ports': [443], 'git': {'repositories': ['team/app'], 'fetch': true}},"
                                              " {'name': 'git.example.org', 'ports': [443], 'git': {'repositories': ['team/both'], 'push': {'refs': ['refs/heads/x']}}}]}");
         static const char *const whole[] = {
                 "{\"name\": \"git.example.org\", \"ports\": [443], \"tls\": \"inspect\"}",
@@ -484,7 +456,7 @@ static void test_git_stays_narrow(void **state) {
 
 /* A request is seen because its connection is inspected, whichever rule it is that allows it. */
 static void test_request_of_an_inspected_connection(void **state) {
-        const EgressPolicy *e = load(*state, "{'allow': [{'name': 'a.example.org', 'ports': [443], 'paths': ['/v1']}, {'name': '*.b.example.org', 'ports': [443]}, "
+        const EgressPolicy *e = tree_load_egress(*state, "{'allow': [{'name': 'a.example.org', 'ports': [443], 'paths': ['/v1']}, {'name': '*.b.example.org', 'ports': [443]}, "
                                              "{'name': 'c.example.org', 'ports': [443]}], 'deny': [{'name': 'x.b.example.org', 'methods': ['DELETE']}]}");
         EgressPolicy *p = amend(e, true, "a.example.org:443"), *q = amend(p, false, "a.example.org");
 
@@ -523,7 +495,7 @@ static void test_bounds(void **state) {
                 { "api.example.org:80", NULL },
                 { "*.api.example.org:443", NULL },
         };
-        const EgressPolicy *e = load(*state, "{'allow': [{'name': 'api.example.org', 'ports': [443], 'methods': ['POST'], 'paths': ['/login']},"
+        const EgressPolicy *e = tree_load_egress(*state, "{'allow': [{'name': 'api.example.org', 'ports': [443], 'methods': ['POST'], 'paths': ['/login']},"
                                              " {'name': 'head.example.org', 'ports': [443], 'methods': ['POST']}]}");
         _cleanup_json_ json_t *j = json_loads(bounds, 0, NULL);
 
@@ -542,22 +514,97 @@ static void test_bounds(void **state) {
         }
 }
 
+static EgressPolicy *frozen(const EgressPolicy *e) {
+        EgressPolicy *p = NULL;
+        size_t size;
+        char *text = egress_policy_freeze(e, &size);
+
+        assert_non_null(text);
+        assert_int_equal(egress_policy_thaw(text, size, &p, NULL), 0);
+        free(text);
+        return p;
+}
+
+static EgressPolicy *then(EgressPolicy *p, EgressPolicy *next) {
+        egress_policy_free(p);
+        return next;
+}
+
+/* The log goes by labels: none is a second rule's, whichever way the first one went, also over a restart and a reload. */
+static void test_labels(void **state) {
+        const EgressPolicy *e = tree_load_egress(*state, "{'allow': [{'name': 'a.example.org', 'ports': [443]}]}");
+        EgressPolicy *p = amend(e, true, "one.example.org:443"), *q = NULL;
+        char *reason = NULL;
+
+        /* taken back by its label, by its opposite, and by a repetition */
+        p = then(p, amend(p, false, "live/1"));
+        assert_string_equal(egress_policy_digest(p), egress_policy_digest(e));
+        p = then(p, amend(p, true, "two.example.org:443"));
+        assert_string_equal(ask(p, "two.example.org", 443, NULL, NULL).rule, "live/2");
+        p = then(p, amend(p, false, "two.example.org:443"));
+        assert_string_equal(ask(p, "two.example.org", 443, NULL, NULL).rule, "live/3");
+        p = then(p, amend(p, true, "live/3"));
+
+        /* a restart while nothing is left of them */
+        p = then(p, frozen(p));
+        p = then(p, amend(p, true, "three.example.org:443"));
+        assert_string_equal(ask(p, "three.example.org", 443, NULL, NULL).rule, "live/4");
+
+        /* and while something is, but not the last */
+        p = then(p, amend(p, true, "four.example.org:443"));
+        p = then(p, amend(p, false, "live/5"));
+        p = then(p, frozen(p));
+        assert_int_equal(egress_policy_rebase(e, p, &q, &reason), 0);
+        p = then(p, q);
+        p = then(p, amend(p, true, "five.example.org:443"));
+        assert_string_equal(ask(p, "five.example.org", 443, NULL, NULL).rule, "live/6");
+        assert_string_equal(ask(p, "three.example.org", 443, NULL, NULL).rule, "live/4");
+        refuse(p, false, "live/5", -EINVAL, "no live rule");
+
+        /* nor when all are gone, and the file with them */
+        p = then(p, amend(p, false, "live/6"));
+        p = then(p, amend(p, false, "live/4"));
+        assert_int_equal(egress_policy_rebase(NULL, p, &q, &reason), 0);
+        p = then(p, frozen(q));
+        egress_policy_free(q);
+        p = then(p, amend(p, false, "x.example.org"));
+        assert_string_equal(ask(p, "x.example.org", 443, NULL, NULL).rule, "live/7");
+        egress_policy_free(p);
+}
+
+static void test_frozen_labels(void **state) {
+        static const char *const wrong[] = { "0", "-1", "1.5", "\"3\"", "null", "2147483648", "3, \"more\": 1" };
+        char text[256];
+        EgressPolicy *p = NULL;
+
+        for (size_t i = 0; i < ELEMENTSOF(wrong); i++) {
+                (void) snprintf(text, sizeof(text), "{\"frozen\": 1, \"files\": {}, \"live\": {}, \"labels\": %s}", wrong[i]);
+                assert_int_equal(egress_policy_thaw(text, strlen(text), &p, NULL), -EINVAL);
+        }
+        /* as it was before there were any */
+        (void) snprintf(text, sizeof(text), "{\"frozen\": 1, \"files\": {}, \"live\": {}}");
+        assert_int_equal(egress_policy_thaw(text, strlen(text), &p, NULL), 0);
+        egress_policy_free(p);
+}
+
 int main(void) {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test_setup_teardown(test_never, setup, teardown),
-                cmocka_unit_test_setup_teardown(test_overruled, setup, teardown),
-                cmocka_unit_test_setup_teardown(test_allow, setup, teardown),
-                cmocka_unit_test_setup_teardown(test_deny, setup, teardown),
-                cmocka_unit_test_setup_teardown(test_deny_suffix, setup, teardown),
-                cmocka_unit_test_setup_teardown(test_inspection, setup, teardown),
-                cmocka_unit_test_setup_teardown(test_bad_rules, setup, teardown),
-                cmocka_unit_test_setup_teardown(test_freeze, setup, teardown),
-                cmocka_unit_test_setup_teardown(test_rebase, setup, teardown),
-                cmocka_unit_test_setup_teardown(test_order, setup, teardown),
-                cmocka_unit_test_setup_teardown(test_git, setup, teardown),
-                cmocka_unit_test_setup_teardown(test_git_stays_narrow, setup, teardown),
-                cmocka_unit_test_setup_teardown(test_request_of_an_inspected_connection, setup, teardown),
-                cmocka_unit_test_setup_teardown(test_bounds, setup, teardown),
+                cmocka_unit_test_setup_teardown(test_never, tree_setup, tree_teardown),
+                cmocka_unit_test_setup_teardown(test_overruled, tree_setup, tree_teardown),
+                cmocka_unit_test_setup_teardown(test_allow, tree_setup, tree_teardown),
+                cmocka_unit_test_setup_teardown(test_deny, tree_setup, tree_teardown),
+                cmocka_unit_test_setup_teardown(test_deny_suffix, tree_setup, tree_teardown),
+                cmocka_unit_test_setup_teardown(test_inspection, tree_setup, tree_teardown),
+                cmocka_unit_test_setup_teardown(test_bad_rules, tree_setup, tree_teardown),
+                cmocka_unit_test_setup_teardown(test_freeze, tree_setup, tree_teardown),
+                cmocka_unit_test_setup_teardown(test_labels, tree_setup, tree_teardown),
+                cmocka_unit_test(test_frozen_labels),
+                cmocka_unit_test_setup_teardown(test_rebase, tree_setup, tree_teardown),
+                cmocka_unit_test_setup_teardown(test_order, tree_setup, tree_teardown),
+                cmocka_unit_test_setup_teardown(test_git, tree_setup, tree_teardown),
+                cmocka_unit_test_setup_teardown(test_git_stays_narrow, tree_setup, tree_teardown),
+                cmocka_unit_test_setup_teardown(test_request_of_an_inspected_connection, tree_setup, tree_teardown),
+                cmocka_unit_test_setup_teardown(test_bounds, tree_setup, tree_teardown),
         };
 
         return cmocka_run_group_tests(tests, NULL, NULL);

@@ -9,19 +9,6 @@
 #include "policy-tree.h"
 #include "util/json.h"
 
-static int setup(void **state) {
-        static Tree t;
-
-        tree_new(&t);
-        *state = &t;
-        return 0;
-}
-
-static int teardown(void **state) {
-        tree_free(*state);
-        return 0;
-}
-
 static void test_vendor(void **state) {
         Tree *t = *state;
         const PolicyWorkflow *w;
@@ -490,6 +477,47 @@ static void test_reach(void **state) {
         assert_non_null(strstr(tree_finding(t, file, "/credentials/0"), "allows none of the hosts"));
 }
 
+#define GATEWAY_PROVIDER "{'api': 'openai', 'hosts': ['llm-gw.example.org'], 'calls': [{'method': 'POST', 'path': '/v1/chat/completions'}]," \
+                         " 'usage': {'model': ['/model'], 'input_tokens': ['/in'], 'output_tokens': ['/out']}, 'prices_version': '1', 'prices': {}}"
+
+/* A value is used, and what that costs is counted: by no file may it be the one and not the other. */
+static void test_metered_hosts(void **state) {
+        static const char file[] = "/etc/anchorhold/policy/credentials/x.json";
+        static const struct {
+                const char *hosts, *provider, *pointer, *reason; /* the last two NULL: fine */
+        } metered[] = {
+                { "'llm-gw.example.org'", "'anthropic'", "/hosts/0", "none of the hosts of provider \"anthropic\"" },
+                { "'api.anthropic.com', 'llm-gw.example.org'", "'anthropic'", "/hosts/1", "none of the hosts of provider \"anthropic\"" },
+                { "'a.example.org', 'api.openai.com'", "null", "/hosts/1", "a host of provider \"openai\", which the credential does not name" },
+                { "'llm-gw.example.org'", "null", "/hosts/0", "a host of provider \"gateway\"" },
+                { "'api.anthropic.com'", "'openai'", "/hosts/0", "none of the hosts of provider \"openai\"" },
+                { "'api.anthropic.com'", "'anthropic'", NULL, NULL },
+                { "'llm-gw.example.org'", "'gateway'", NULL, NULL },
+                { "'a.example.org'", "null", NULL, NULL },
+        };
+
+        for (size_t i = 0; i < ELEMENTSOF(metered); i++) {
+                _cleanup_free_ char *credential = NULL, *provider = strdup(GATEWAY_PROVIDER);
+                const char *reason;
+                Tree *t = *state;
+
+                credential = text_format("{'sentinel': {'alphabet': 'hex', 'length': 40}, 'hosts': [%s], 'provider': %s, 'ports': [443], 'places': [{'bearer': true}]}",
+                                         metered[i].hosts, metered[i].provider);
+                for (char *p = credential; *p; p++)
+                        *p = *p == '\'' ? '"' : *p;
+                for (char *p = provider; *p; p++)
+                        *p = *p == '\'' ? '"' : *p;
+                tree_add_vendor(t);
+                tree_put(t, file + 1, credential);
+                tree_put(t, "etc/anchorhold/policy/providers/gateway.json", provider);
+                tree_load(t);
+                assert_int_equal(t->n_findings, metered[i].reason ? 1 : 0);
+                if (metered[i].reason)
+                        assert_non_null(strstr(tree_finding(t, file, metered[i].pointer), metered[i].reason));
+                assert_int_equal(policy_find_credential(t->policy, "x", &reason) != NULL, !metered[i].reason);
+        }
+}
+
 /* A value that is content to an origin, where the run can store content. */
 static void test_stores(void **state) {
         static const char file[] = "/etc/anchorhold/policy/workflows/x.json";
@@ -628,19 +656,20 @@ static void test_units(void **state) {
 
 int main(void) {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test_setup_teardown(test_vendor, setup, teardown),
-                cmocka_unit_test_setup_teardown(test_empty, setup, teardown),
-                cmocka_unit_test_setup_teardown(test_override, setup, teardown),
+                cmocka_unit_test_setup_teardown(test_vendor, tree_setup, tree_teardown),
+                cmocka_unit_test_setup_teardown(test_empty, tree_setup, tree_teardown),
+                cmocka_unit_test_setup_teardown(test_override, tree_setup, tree_teardown),
                 cmocka_unit_test(test_space),
                 cmocka_unit_test(test_host_alone),
                 cmocka_unit_test(test_findings),
-                cmocka_unit_test_setup_teardown(test_all_findings, setup, teardown),
-                cmocka_unit_test_setup_teardown(test_reach, setup, teardown),
-                cmocka_unit_test_setup_teardown(test_stores, setup, teardown),
-                cmocka_unit_test_setup_teardown(test_odd_files, setup, teardown),
+                cmocka_unit_test_setup_teardown(test_all_findings, tree_setup, tree_teardown),
+                cmocka_unit_test_setup_teardown(test_reach, tree_setup, tree_teardown),
+                cmocka_unit_test_setup_teardown(test_metered_hosts, tree_setup, tree_teardown),
+                cmocka_unit_test_setup_teardown(test_stores, tree_setup, tree_teardown),
+                cmocka_unit_test_setup_teardown(test_odd_files, tree_setup, tree_teardown),
                 cmocka_unit_test(test_units),
                 cmocka_unit_test(test_budget),
-                cmocka_unit_test_setup_teardown(test_host_budget, setup, teardown),
+                cmocka_unit_test_setup_teardown(test_host_budget, tree_setup, tree_teardown),
         };
 
         return cmocka_run_group_tests(tests, NULL, NULL);

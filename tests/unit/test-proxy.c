@@ -14,9 +14,11 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/ioctl.h>
+#include <sys/wait.h>
 
 #include <cmocka.h>
 
+#include "egress/egress-api.h"
 #include "ipc/ipc.h"
 #include "own-world.h"
 #include "proxy/proxy-private.h"
@@ -38,7 +40,8 @@ typedef struct World {
         const char *reason, *protocol;
         unsigned n_looks, n_connects, n_taken, n_done;
         char looked[512], asked[1024], took[256], done[256], refused[256];
-        bool inject_refuses, inject_waits;
+        bool inject_refuses, inject_waits, holds;
+        IpcCall *held;              /* ref; a Connect that is not answered */
         IpcCall *take;              /* ref; not answered */
         int taken_fd;               /* owned */
 } World;
@@ -60,6 +63,11 @@ static int on_look(IpcCall *call, json_t *params, void *userdata) {
                                               "name", NAME, "protocol", strcmp(w->look, "deny") == 0 ? NULL : w->protocol));
 }
 
+static int reply_grant(IpcCall *call) {
+        return ipc_call_reply(call, json_pack("{s:s, s:s, s:s, s:s, s:i, s:[s]}", "verdict", "pass", "reason", "allowed", "rule", "egress/t#/allow/0", "name", NAME,
+                                              "grant", GRANT, "addresses", "127.0.0.9"));
+}
+
 static int on_connect(IpcCall *call, json_t *params, void *userdata) {
         World *w = userdata;
 
@@ -67,8 +75,11 @@ static int on_connect(IpcCall *call, json_t *params, void *userdata) {
         keep(w->asked, sizeof(w->asked), params);
         if (strcmp(w->connect, "pass") != 0)
                 return ipc_call_reply(call, json_pack("{s:s, s:s, s:s, s:s}", "verdict", w->connect, "reason", w->reason, "rule", "egress/t#/allow/0", "name", NAME));
-        return ipc_call_reply(call, json_pack("{s:s, s:s, s:s, s:s, s:i, s:[s]}", "verdict", "pass", "reason", "allowed", "rule", "egress/t#/allow/0", "name", NAME,
-                                              "grant", GRANT, "addresses", "127.0.0.9"));
+        if (w->holds) {
+                w->held = ipc_call_ref(call);
+                return 0;
+        }
+        return reply_grant(call);
 }
 
 static int on_done(IpcCall *call, json_t *params, void *userdata) {
@@ -235,6 +246,7 @@ static int tear_down(void **state) {
         proxy_free(w->proxy);
         ipc_call_unref(w->watch);
         ipc_call_unref(w->take);
+        ipc_call_unref(w->held);
         ipc_server_free(w->egress);
         ipc_server_free(w->inject);
         ipc_server_free(w->secretd);
@@ -297,7 +309,103 @@ static void test_revoked(void **state) {
         assert_int_equal(await(w, fd, NULL, buffer, sizeof(buffer)), -ECONNRESET);
         assert_int_equal(await(w, w->origin_fd, NULL, buffer, sizeof(buffer)) <= 0, 1);
         assert_int_equal(w->proxy->n_connections, 0);
+        UNTIL(w->event, w->n_done == 1); /* with what went over it */
+        assert_non_null(strstr(w->done, "\"bytes_out\":4"));
         (void) close(fd);
+}
+
+/* When the proxy ends, its connections end with it, and egressd hears what went over them. (In a process of its own: it waits for the answer, which this one gives.) */
+static void test_last_words(void **state) {
+        World *w = *state;
+        char buffer[64];
+        int fd = tunnel(w), status;
+        pid_t child;
+
+        put_text(w->origin_fd, "pong!");
+        assert_int_equal(await(w, fd, "pong!", buffer, sizeof(buffer)), 1);
+        child = fork();
+        assert_true(child >= 0);
+        if (child == 0) {
+                (void) proxy_free(w->proxy);
+                _exit(0);
+        }
+        UNTIL(w->event, waitpid(child, &status, WNOHANG) == child);
+        assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+        assert_int_equal(w->n_done, 1);
+        assert_non_null(strstr(w->done, "\"bytes_in\":5"));
+        assert_non_null(strstr(w->done, "\"bytes_out\":4"));
+        (void) close(fd);
+}
+
+/* Takes a message, which may be a beat or not, over, and waits until the proxy has read it. */
+static void tell(World *w, json_t *message) {
+        uint64_t before = w->proxy->beat_usec = time_boottime() - 1;
+
+        assert_int_equal(ipc_call_notify(w->watch, message), 0);
+        assert_int_equal(ipc_call_notify(w->watch, json_pack("{s:i}", "heartbeat", 2)), 0);
+        UNTIL(w->event, w->proxy->beat_usec != before);
+}
+
+/* Two sockets: the word that it is revoked may come before the grant. */
+static void test_revoked_before_it_is_known(void **state) {
+        World *w = *state;
+        int fd;
+
+        w->holds = true;
+        for (unsigned revoked = 0; revoked < 2; revoked++) {
+                char buffer[64] = "";
+
+                fd = dial(INADDR_LOOPBACK, PROXY_EXPLICIT_PORT);
+                put_text(fd, "CONNECT " NAME ":8443 HTTP/1.1\r\nHost: " NAME ":8443\r\n\r\n");
+                UNTIL(w->event, w->held);
+                tell(w, json_pack("{s:[i]}", "revoked", revoked ? GRANT : GRANT - 1));
+                assert_int_equal(reply_grant(w->held), 0);
+                w->held = ipc_call_unref(w->held);
+                if (revoked) {
+                        while (await(w, fd, NULL, buffer, sizeof(buffer)) > 0)
+                                ;
+                        UNTIL(w->event, w->n_done == 2);
+                        assert_int_equal(accept4(w->origin, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK), -1);
+                } else { /* the control */
+                        UNTIL(w->event, (w->origin_fd = accept4(w->origin, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK)) >= 0);
+                        w->origin_fd = fd_close(w->origin_fd);
+                }
+                (void) close(fd);
+                UNTIL(w->event, w->n_done == revoked + 1);
+        }
+}
+
+/* What was said while nobody listened: it watches anew at once, and what is not on the list is cut. */
+static void test_revoked_while_nobody_listened(void **state) {
+        World *w = *state;
+        char buffer[64];
+        uint64_t begin, before;
+        int fd = tunnel(w);
+
+        for (unsigned listed = 2; listed-- > 0;) {
+                w->watch = ipc_call_unref(w->watch); /* which ends it */
+                before = w->proxy->beat_usec = time_boottime() - 1;
+                begin = time_monotonic();
+                UNTIL(w->event, w->watch && w->proxy->beat_usec != before);
+                assert_true(time_monotonic() - begin < 700 * 1000);
+                tell(w, listed ? json_pack("{s:[i], s:i}", "grants", GRANT, "latest", GRANT) : json_pack("{s:[], s:i}", "grants", "latest", GRANT));
+                assert_int_equal(w->proxy->n_connections, listed);
+        }
+        assert_int_equal(await(w, fd, NULL, buffer, sizeof(buffer)), -ECONNRESET);
+        (void) close(fd);
+}
+
+/* A list is no beat. */
+static void test_list_without_a_heartbeat(void **state) {
+        World *w = *state;
+        uint64_t before = w->proxy->beat_usec = time_boottime() - 1;
+
+        UNTIL(w->event, w->proxy->beat_usec != before); /* the first one of the watch */
+        w->proxy->beat_usec = time_boottime() - EGRESS_HEARTBEAT_LOST_USEC / 2;
+        assert_int_equal(ipc_call_notify(w->watch, json_pack("{s:[], s:i}", "grants", "latest", 0)), 0);
+        run_for(w->event, 20000);
+        assert_true(time_boottime() - w->proxy->beat_usec >= EGRESS_HEARTBEAT_LOST_USEC / 2);
+        tell(w, json_object());
 }
 
 /* An origin that is not there. */
@@ -517,6 +625,10 @@ int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test_setup_teardown(test_tunnel, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_revoked, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_last_words, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_revoked_before_it_is_known, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_revoked_while_nobody_listened, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_list_without_a_heartbeat, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_unreachable, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_inspect, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_inject_refuses, set_up, tear_down),

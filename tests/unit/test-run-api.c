@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 #include <cmocka.h>
+#include <sqlite3.h>
 
 #include "manager-world.h"
 
@@ -92,10 +93,39 @@ static void test_usage(void **state) {
         }
         OPERATOR(w, "Show", json_pack("{s:s}", "item", item));
         assert_int_equal(json_integer_value(json_object_get(json_object_get(w->answer, "item"), "cost_microusd")), 333);
-        RUN(w, "AddUsage", json_pack("{s:s, s:s, s:i}", "provider", "p", "model", "m", "cost_microusd", -5));
+        RUN(w, "AddUsage", json_pack("{s:s, s:s, s:s}", "call", "", "provider", "p", "model", "m"));
         assert_refused(w, "BadInput");
-        RUN(w, "AddUsage", json_pack("{s:s, s:s, s:I}", "provider", "p", "model", "m", "input_tokens", (json_int_t) (1LL << 40) + 1));
+        RUN(w, "AddUsage", json_pack("{s:s, s:s, s:s}", "call", "0123456789012345678901234567890123456789012345678901234567890123x", "provider", "p", "model", "m"));
         assert_refused(w, "BadInput");
+        RUN(w, "AddUsage", json_pack("{s:s, s:s, s:s}", "call", "0123456789012345678901234567890123456789012345678901234567890123", "provider", "p", "model", "m"));
+        assert_ok(w);
+        RUN(w, "AddUsage", json_pack("{s:s, s:s, s:s, s:i}", "call", "c2", "provider", "p", "model", "m", "cost_microusd", -5));
+        assert_refused(w, "BadInput");
+        RUN(w, "AddUsage", json_pack("{s:s, s:s, s:s, s:I}", "call", "c2", "provider", "p", "model", "m", "input_tokens", (json_int_t) 100 * 1000 * 1000 + 1));
+        assert_refused(w, "BadInput");
+        RUN(w, "AddUsage", json_pack("{s:s, s:s, s:s, s:I}", "call", "c2", "provider", "p", "model", "m", "cost_microusd", (json_int_t) 1000 * 1000 * 1000 + 1));
+        assert_refused(w, "BadInput");
+}
+
+/* Rows of the ledger that one run can make are bounded. */
+static void test_usage_limit(void **state) {
+        World *w = *state;
+        char item[ID_LENGTH + 1];
+        sqlite3 *db = NULL;
+
+        submit_exec(w, item);
+        (void) await_active(w, item, "work");
+        RUN(w, "AddUsage", json_pack("{s:s, s:s, s:s, s:i}", "call", "c1", "provider", "p", "model", "m", "cost_microusd", 5));
+        assert_int_equal(sqlite3_open(LEDGER_PATH, &db), SQLITE_OK);
+        assert_int_equal(sqlite3_exec(db, "UPDATE spent SET requests = 200000 WHERE scope = 'run'", NULL, NULL, NULL), SQLITE_OK);
+        assert_int_equal(sqlite3_changes(db), 1);
+        assert_int_equal(sqlite3_close(db), SQLITE_OK);
+
+        RUN(w, "AddUsage", json_pack("{s:s, s:s, s:s, s:i}", "call", "c2", "provider", "p", "model", "m", "cost_microusd", 5));
+        assert_ok(w);
+        OPERATOR(w, "Show", json_pack("{s:s}", "item", item));
+        assert_int_equal(json_integer_value(json_object_get(json_object_get(w->answer, "item"), "cost_microusd")), 5);
+        assert_string_equal(json_string_value(json_object_get(json_array_get(json_object_get(json_object_get(w->answer, "item"), "notes"), 0), "kind")), "usage.limit");
 }
 
 /* PID 1 asks for a VM's specification; only the VM of a run under way has one. */
@@ -230,6 +260,7 @@ int main(void) {
                 cmocka_unit_test_setup_teardown(test_run_input, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_output_limit, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_usage, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_usage_limit, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_vm_credential, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_more_than_a_record, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_deep_facts, set_up, tear_down),

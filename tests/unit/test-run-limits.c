@@ -55,7 +55,7 @@ static void test_output_limit(void **state) {
         w->spec = parse(HEAD(LIMITS) EXEC);
         w->exec = exec_chatty;
         assert_int_equal(drive(w), 0);
-        assert_finish(w, "failed", "output-limit");
+        assert_finish(w, "failed", "output-limit: more than 97.7K of output");
         assert_true(finish_fact(w, "output_bytes") <= 100000);
         assert_string_equal(w->signals, "9\n");
 }

@@ -18,7 +18,9 @@
 #include <net/if.h>
 #include <net/if_arp.h>
 #include <netinet/if_ether.h>
+#include <netinet/icmp6.h>
 #include <netinet/ip.h>
+#include <netinet/ip6.h>
 #include <netinet/ip_icmp.h>
 #include <netinet/tcp.h>
 #include <netinet/udp.h>
@@ -48,14 +50,69 @@
 #define WAIT_MSEC 500
 
 static const uint8_t guest_mac[6] = { 2, 0, 0, 0, 0, 2 };
-static int home = -1; /* the network namespace where the tests start */
+static int home = -1;     /* the network namespace where the tests start */
+static bool can_answer;   /* this kernel, what a run's rules refuse before the network code sees it */
 
 static void must(int r) {
         if (r < 0)
                 fail_msg("%s", strerror(errno));
 }
 
+/* ---- rules that are taken away or put in place of others, in the calling process's namespace ---- */
+
+/* Those of one family, or of all (NFPROTO_UNSPEC). */
+static void drop_tables(uint16_t family) {
+        _cleanup_(netlink_closep) struct mnl_socket *nl = NULL;
+        char buffer[NETLINK_MESSAGE_SIZE];
+        struct nlmsghdr *nlh;
+        size_t size;
+
+        size = nftnl_batch_begin(buffer, 1)->nlmsg_len;
+        nlh = nftnl_nlmsg_build_hdr(buffer + size, NFT_MSG_DELTABLE, family, NLM_F_ACK, 2);
+        size += nlh->nlmsg_len;
+        size += nftnl_batch_end(buffer + size, 3)->nlmsg_len;
+        assert_int_equal(netlink_open(&nl, NETLINK_NETFILTER), 0);
+        assert_int_equal(netlink_talk(nl, buffer, size, 1), 0);
+}
+
+/* The run's rules anew, in that form. */
+static int replace_rules(bool answer) {
+        _cleanup_(netlink_closep) struct mnl_socket *nl = NULL;
+        char buffer[RUN_RULESET_SIZE];
+        unsigned n;
+        int size;
+
+        drop_tables(NFPROTO_UNSPEC);
+        size = run_ruleset_build(buffer, sizeof(buffer), answer, &n);
+        assert_true(size > 0);
+        assert_int_equal(netlink_open(&nl, NETLINK_NETFILTER), 0);
+        return netlink_talk(nl, buffer, (size_t) size, n);
+}
+
+static bool are_frames_answered(void) {
+        bool answered;
+
+        assert_int_equal(run_ruleset_answers_frames(&answered), 0);
+        return answered;
+}
+
+/* ---- the namespace ---- */
+
+/* The kernel's own word, with which what run_net_up() makes of it is compared. */
+static bool ask_kernel(void) {
+        const char *step;
+        int r;
+
+        must(run_net_up(RUN, &step));
+        r = replace_rules(true);
+        if (r != 0)
+                assert_int_equal(r, -ENOENT); /* there is no such expression, and nothing else is amiss: */
+        assert_int_equal(replace_rules(false), 0);
+        return r == 0 && access("/proc/sys/net/ipv6/conf/all", F_OK) == 0;
+}
+
 static int group_setup(void **state) {
+        const char *step;
         FILE *f;
 
         must(unshare(CLONE_NEWNS | CLONE_NEWNET));
@@ -73,7 +130,11 @@ static int group_setup(void **state) {
         must(mkdir("/dev/net", 0755));
         must(mknod("/dev/net/tun", S_IFCHR | 0666, makedev(10, 200)));
         must(home = open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC));
-        return 0;
+
+        can_answer = ask_kernel();
+        print_message("refused frames: this kernel %s\n", can_answer ? "answers" : "cannot answer");
+        must(setns(home, CLONE_NEWNET));
+        return run_net_down(RUN, &step);
 }
 
 static int setup(void **state) {
@@ -84,6 +145,15 @@ static int setup(void **state) {
         r = run_net_up(RUN, &step);
         if (r < 0)
                 fail_msg("%s: %s", step, strerror(-r));
+        assert_int_equal(are_frames_answered(), can_answer);
+        return 0;
+}
+
+/* As where the kernel cannot answer. */
+static int setup_without_answers(void **state) {
+        (void) setup(state);
+        assert_int_equal(replace_rules(false), 0);
+        assert_false(are_frames_answered());
         return 0;
 }
 
@@ -261,13 +331,15 @@ static void test_build(void **state) {
         unsigned n;
         int size;
 
-        size = run_ruleset_build(buffer, sizeof(buffer), &n);
-        assert_true(size > 1000);
-        assert_int_equal(n, 17); /* table, set, chain, 4 + 4 + 1 + 5 rules */
+        for (int answer = 0; answer < 2; answer++) {
+                size = run_ruleset_build(buffer, sizeof(buffer), answer, &n);
+                assert_true(size > 1000);
+                assert_int_equal(n, 25); /* two tables, set, two chains, 3 + 4 + 1 + 5 + 7 rules */
+        }
 
         /* never written past what it was given */
-        assert_int_equal(run_ruleset_build(buffer, 4096, &n), -ENOBUFS);
-        assert_int_equal(run_ruleset_build(buffer, 0, &n), -ENOBUFS);
+        assert_int_equal(run_ruleset_build(buffer, 4096, true, &n), -ENOBUFS);
+        assert_int_equal(run_ruleset_build(buffer, 0, true, &n), -ENOBUFS);
 }
 
 static void test_bad_id(void **state) {
@@ -371,26 +443,238 @@ static void test_rejected_at_once_and_counted(void **state) {
                 assert_true(is_denied(denials, n, others[i].protocol, others[i].address, others[i].port, 1));
 }
 
+/* Refused where it comes from, whatever way leads to that address; a source of one's own is the control. */
 static void test_spoofed(void **state) {
+        static const struct {
+                const char *source;
+                uint8_t protocol;
+                const char *address;
+                uint16_t port;
+        } forged[] = {
+                { "203.0.113.77", IPPROTO_TCP, "198.18.0.5", 443 },
+                { RUN_NET_GATEWAY, IPPROTO_UDP, "8.8.8.8", 53 },
+                { "198.18.0.5", IPPROTO_ICMP, RUN_NET_GUEST, 0 },
+        };
         uint64_t counts[RUN_RULESET_N_RULES];
-        _cleanup_fd_ int tap = attach(), server = listener(SOCK_STREAM, RUN_NET_PORT_INTERCEPT);
+        _cleanup_fd_ int tap = attach(), server = listener(SOCK_STREAM, RUN_NET_PORT_INTERCEPT), names = listener(SOCK_DGRAM, RUN_NET_PORT_DNS);
+        struct pollfd p = { .fd = names, .events = POLLIN };
+        bool answered = are_frames_answered();
         Frame f;
 
-        send_from(tap, "203.0.113.77", IPPROTO_TCP, "198.18.0.5", 443);
-        send_from(tap, RUN_NET_GATEWAY, IPPROTO_UDP, "8.8.8.8", 53);
-        send_from(tap, "198.18.0.5", IPPROTO_ICMP, RUN_NET_GUEST, 0);
-        assert_false(receive(tap, &f));
+        for (size_t i = 0; i < ELEMENTSOF(forged); i++) {
+                send_from(tap, forged[i].source, forged[i].protocol, forged[i].address, forged[i].port);
+                if (!answered)
+                        continue;
+                assert_true(receive(tap, &f));
+                assert_true(f.ip.daddr == inet_addr(forged[i].source));
+                assert_memory_equal(f.ether.ether_dhost, guest_mac, 6);
+                if (forged[i].protocol == IPPROTO_TCP)
+                        assert_true(f.ip.protocol == IPPROTO_TCP && f.tcp.rst);
+                else
+                        assert_true(f.ip.protocol == IPPROTO_ICMP && f.icmp.type == ICMP_DEST_UNREACH && f.icmp.code == ICMP_PKT_FILTERED);
+        }
+        assert_false(receive(tap, &f)); /* and nothing else */
+        assert_int_equal(poll(&p, 1, 0), 0);
         assert_int_equal(run_ruleset_read_counters(counts), 0);
-        assert_int_equal(counts[RUN_RULE_OTHER_SOURCE], 3);
+        assert_int_equal(counts[RUN_RULE_SOURCE_TCP], 1);
+        assert_int_equal(counts[RUN_RULE_SOURCE_NOT_TCP], 2);
+        assert_int_equal(counts[RUN_RULE_OTHER_SOURCE], 0);
         assert_int_equal(counts[RUN_RULE_SOURCE_LOGGED], 3);
         assert_int_equal(counts[RUN_RULE_LOGGED], 0);
+
+        send_guest(tap, IPPROTO_TCP, "198.18.0.5", 443);
+        assert_true(receive(tap, &f));
+        assert_true(f.tcp.syn && f.tcp.ack);
+        send_guest(tap, IPPROTO_UDP, "8.8.8.8", 53);
+        assert_int_equal(poll(&p, 1, WAIT_MSEC), 1);
 
         /* a flood is counted, and logged up to the limit */
         for (uint16_t port = 1000; port < 2000; port++)
                 send_from(tap, "203.0.113.77", IPPROTO_UDP, "8.8.8.8", port);
         assert_int_equal(run_ruleset_read_counters(counts), 0);
-        assert_int_equal(counts[RUN_RULE_OTHER_SOURCE], 1003);
+        assert_int_equal(counts[RUN_RULE_SOURCE_NOT_TCP], 1002);
         assert_in_range(counts[RUN_RULE_SOURCE_LOGGED], RUN_NET_LOG_BURST, 1002);
+}
+
+/* The layer behind: what the frames' rules let through under another address would meet the guest's chain. */
+static void test_spoofed_past_the_frames(void **state) {
+        uint64_t counts[RUN_RULESET_N_RULES];
+        _cleanup_fd_ int tap = attach(), server = listener(SOCK_STREAM, RUN_NET_PORT_INTERCEPT), names = listener(SOCK_DGRAM, RUN_NET_PORT_DNS);
+        struct pollfd p = { .fd = names, .events = POLLIN };
+        Frame f;
+
+        drop_tables(NFPROTO_NETDEV);
+        send_from(tap, "203.0.113.77", IPPROTO_UDP, "8.8.8.8", 53);
+        assert_int_equal(run_ruleset_read_counters(counts), -EUCLEAN); /* one table has no rules any more; the first is whole */
+        assert_int_equal(counts[RUN_RULE_OTHER_SOURCE], 1);
+        send_from(tap, "203.0.113.77", IPPROTO_TCP, "198.18.0.5", 443);
+        assert_false(receive(tap, &f));
+        assert_int_equal(poll(&p, 1, 0), 0);
+        assert_int_equal(run_ruleset_read_counters(counts), -EUCLEAN);
+        assert_int_equal(counts[RUN_RULE_OTHER_SOURCE], 2);
+        assert_int_equal(counts[RUN_RULE_TO_DNS_UDP] + counts[RUN_RULE_TO_INTERCEPT], 0);
+
+        /* the control: its own address passes both */
+        send_guest(tap, IPPROTO_UDP, "8.8.8.8", 53);
+        assert_int_equal(poll(&p, 1, WAIT_MSEC), 1);
+        send_guest(tap, IPPROTO_TCP, "198.18.0.5", 443);
+        assert_true(receive(tap, &f));
+        assert_true(f.tcp.syn && f.tcp.ack);
+}
+
+static void send_frame(int tap, uint16_t type, const void *data, size_t size) {
+        uint8_t frame[256] = {};
+        struct virtio_net_hdr vnet = {};
+        struct ether_header ether = { .ether_type = htons(type) };
+        struct ifreq own = {};
+
+        must(ioctl(tap, SIOCGIFHWADDR, &own));
+        memcpy(ether.ether_dhost, own.ifr_hwaddr.sa_data, 6);
+        memcpy(ether.ether_shost, guest_mac, 6);
+        memcpy(frame, &vnet, sizeof(vnet));
+        memcpy(frame + sizeof(vnet), &ether, sizeof(ether));
+        memcpy(frame + sizeof(vnet) + sizeof(ether), data, size);
+        must((int) write(tap, frame, sizeof(vnet) + sizeof(ether) + size));
+}
+
+/* ---- IPv6, which a guest sets up by itself ---- */
+
+typedef struct Packet6 {
+        struct ip6_hdr ip;
+        union {
+                struct tcphdr tcp;
+                struct udphdr udp;
+                struct icmp6_hdr icmp;
+                uint8_t raw[120];
+        };
+} __attribute__((__packed__)) Packet6;
+
+static uint16_t checksum6(const Packet6 *p, size_t size) {
+        uint8_t all[40 + sizeof(Packet6)] = {};
+
+        memcpy(all, &p->ip.ip6_src, 32);
+        all[35] = (uint8_t) size;
+        all[39] = p->ip.ip6_nxt;
+        memcpy(all + 40, p->raw, size);
+        return checksum(all, 40 + size);
+}
+
+static Packet6 packet6(uint8_t protocol, const char *address, uint16_t port, size_t *ret_size) {
+        Packet6 p = { .ip = { .ip6_flow = htonl(6U << 28), .ip6_nxt = protocol, .ip6_hlim = 64 } };
+        size_t size = protocol == IPPROTO_TCP ? sizeof(p.tcp) : 8;
+
+        inet_pton(AF_INET6, "2001:db8:1::2", &p.ip.ip6_src);
+        inet_pton(AF_INET6, address, &p.ip.ip6_dst);
+        p.ip.ip6_plen = htons((uint16_t) size);
+        switch (protocol) {
+        case IPPROTO_TCP:
+                p.tcp = (struct tcphdr) { .source = htons(40000), .dest = htons(port), .seq = htonl(77), .doff = 5, .syn = 1, .window = htons(1000) };
+                p.tcp.check = checksum6(&p, size);
+                break;
+        case IPPROTO_UDP:
+                p.udp = (struct udphdr) { .source = htons(40000), .dest = htons(port), .len = htons(8) };
+                p.udp.check = checksum6(&p, size);
+                break;
+        case IPPROTO_ICMPV6:
+                p.icmp.icmp6_type = ICMP6_ECHO_REQUEST;
+                p.icmp.icmp6_cksum = checksum6(&p, size);
+                break;
+        default:
+                break;
+        }
+        *ret_size = sizeof(p.ip) + size;
+        return p;
+}
+
+/* The next IPv6 packet to the guest; false if none comes in time. */
+static bool receive6(int tap, Packet6 *ret) {
+        struct pollfd p = { .fd = tap, .events = POLLIN };
+
+        while (poll(&p, 1, WAIT_MSEC) > 0) {
+                struct {
+                        struct virtio_net_hdr vnet;
+                        struct ether_header ether;
+                        Packet6 packet;
+                } __attribute__((__packed__)) f = {};
+
+                if (read(tap, &f, sizeof(f)) < (ssize_t) offsetof(typeof(f), packet) || f.ether.ether_type != htons(ETHERTYPE_IPV6))
+                        continue;
+                assert_memory_equal(f.ether.ether_dhost, guest_mac, 6);
+                *ret = f.packet;
+                return true;
+        }
+        return false;
+}
+
+static void assert_refuses(const Packet6 *answer, const Packet6 *p) {
+        assert_memory_equal(&answer->ip.ip6_src, &p->ip.ip6_dst, 16);
+        assert_memory_equal(&answer->ip.ip6_dst, &p->ip.ip6_src, 16);
+        if (p->ip.ip6_nxt == IPPROTO_TCP) {
+                assert_int_equal(answer->ip.ip6_nxt, IPPROTO_TCP);
+                assert_true(answer->tcp.rst && ntohl(answer->tcp.ack_seq) == 78);
+        } else {
+                assert_int_equal(answer->ip.ip6_nxt, IPPROTO_ICMPV6);
+                assert_int_equal(answer->icmp.icmp6_type, ICMP6_DST_UNREACH);
+                assert_int_equal(answer->icmp.icmp6_code, ICMP6_DST_UNREACH_ADMIN);
+        }
+}
+
+/* Nobody has IPv6 here, and whoever sends it is told so, where the kernel can: as from there, by the frame's own addresses. */
+static void test_ipv6_is_refused(void **state) {
+        static const char *addresses[] = { "2001:db8::1", "fe80::1", "fd00:ec2::254", "64:ff9b::a9fe:a9fe", "2002:a9fe:a9fe::1", "::ffff:169.254.169.254" };
+        static const uint8_t protocols[] = { IPPROTO_TCP, IPPROTO_UDP, IPPROTO_ICMPV6, IPPROTO_SCTP };
+        uint64_t counts[RUN_RULESET_N_RULES];
+        _cleanup_fd_ int tap = attach();
+        bool answered = are_frames_answered();
+        Packet6 answer;
+
+        for (size_t i = 0; i < ELEMENTSOF(addresses); i++)
+                for (size_t k = 0; k < ELEMENTSOF(protocols); k++) {
+                        size_t size;
+                        Packet6 p = packet6(protocols[k], addresses[i], 443, &size);
+
+                        send_frame(tap, ETHERTYPE_IPV6, &p, size);
+                        if (!answered)
+                                continue;
+                        if (!receive6(tap, &answer))
+                                fail_msg("protocol %u to %s: no answer", protocols[k], addresses[i]);
+                        assert_refuses(&answer, &p);
+                }
+        assert_false(receive6(tap, &answer)); /* and nothing else */
+        assert_int_equal(run_ruleset_read_counters(counts), 0);
+        assert_int_equal(counts[RUN_RULE_IPV6_TCP], ELEMENTSOF(addresses));
+        assert_int_equal(counts[RUN_RULE_IPV6_NOT_TCP], ELEMENTSOF(addresses) * (ELEMENTSOF(protocols) - 1));
+        assert_int_equal(counts[RUN_RULE_FRAME_LOGGED], ELEMENTSOF(addresses) * ELEMENTSOF(protocols));
+        assert_int_equal(counts[RUN_RULE_OTHER_FRAME] + counts[RUN_RULE_NOT_IPV4], 0);
+}
+
+/* What is nobody's, and IPv6 that is none: dropped, counted and logged, whatever the kernel would have done with it. ARP and IPv4 are the controls. */
+static void test_not_ipv4(void **state) {
+        uint8_t ipv6[48] = { 0x40, 0, 0, 0, 0, 8, IPPROTO_UDP, 64 }, tagged[4 + 20] = { 0, 5, 0x08, 0x00, 0x45 }, tagged6[4 + 48] = { 0, 5, 0x86, 0xdd, 0x60 };
+        uint64_t counts[RUN_RULESET_N_RULES];
+        _cleanup_fd_ int tap = attach(), server = listener(SOCK_STREAM, RUN_NET_PORT_INTERCEPT);
+        Packet6 answer;
+        Frame f;
+
+        send_frame(tap, ETHERTYPE_IPV6, ipv6, sizeof(ipv6));
+        send_frame(tap, 0x88cc, ipv6, sizeof(ipv6));
+        send_frame(tap, ETHERTYPE_VLAN, tagged, sizeof(tagged));
+        send_frame(tap, ETHERTYPE_VLAN, tagged6, sizeof(tagged6));
+        assert_false(receive6(tap, &answer));
+        send_guest(tap, IPPROTO_TCP, "198.18.0.5", 443);
+        assert_true(receive(tap, &f)); /* after an ARP request, which it answers */
+        assert_int_equal(run_ruleset_read_counters(counts), 0);
+        assert_int_equal(counts[RUN_RULE_IPV6_TCP] + counts[RUN_RULE_IPV6_NOT_TCP], 1);
+        assert_int_equal(counts[RUN_RULE_OTHER_FRAME], 3);
+        assert_int_equal(counts[RUN_RULE_FRAME_LOGGED], 4);
+        assert_int_equal(counts[RUN_RULE_NOT_IPV4], 0);
+        assert_int_equal(counts[RUN_RULE_TO_INTERCEPT], 1);
+
+        for (unsigned i = 0; i < 1000; i++)
+                send_frame(tap, ETHERTYPE_IPV6, ipv6, sizeof(ipv6));
+        assert_int_equal(run_ruleset_read_counters(counts), 0);
+        assert_int_equal(counts[RUN_RULE_IPV6_NOT_TCP], 1001);
+        assert_in_range(counts[RUN_RULE_FRAME_LOGGED], RUN_NET_LOG_BURST, 1003);
 }
 
 static void test_flood_is_bounded(void **state) {
@@ -431,6 +715,34 @@ static void test_again(void **state) {
         start = time_monotonic();
         assert_int_equal(run_net_up(RUN, &step), 0);
         print_message("up: %lu us\n", (unsigned long) (time_monotonic() - start));
+}
+
+static uint64_t cookie_of_run(void) {
+        uint64_t cookie;
+
+        assert_int_equal(run_net_enter(RUN), 0);
+        assert_int_equal(run_net_read_cookie(&cookie), 0);
+        must(setns(home, CLONE_NEWNET));
+        return cookie;
+}
+
+/* A network is the same whenever it is asked, and none of those that come after it, also where that has its inode's number. */
+static void test_cookie_is_of_one_network(void **state) {
+        uint64_t seen[8];
+        const char *step;
+
+        must(setns(home, CLONE_NEWNET));
+        for (size_t i = 0; i < ELEMENTSOF(seen); i++) {
+                seen[i] = cookie_of_run();
+                assert_true(seen[i] > 0);
+                assert_true(cookie_of_run() == seen[i]);
+                for (size_t k = 0; k < i; k++)
+                        assert_true(seen[k] != seen[i]);
+                assert_int_equal(run_net_down(RUN, &step), 0);
+                must(setns(home, CLONE_NEWNET));
+                assert_int_equal(run_net_up(RUN, &step), 0);
+                must(setns(home, CLONE_NEWNET));
+        }
 }
 
 /* ---- the agreement check ---- */
@@ -486,6 +798,8 @@ static void test_agreement(void **state) {
 
 int main(void) {
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
+/* the same with rules that only drop, whatever the kernel can */
+#define WITHOUT_ANSWERS(f) { #f "_without_answers", f, setup_without_answers, teardown, NULL }
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_build),
                 cmocka_unit_test(test_bad_id),
@@ -495,8 +809,16 @@ int main(void) {
                 T(test_explicit_proxy),
                 T(test_rejected_at_once_and_counted),
                 T(test_spoofed),
+                WITHOUT_ANSWERS(test_spoofed),
+                T(test_spoofed_past_the_frames),
+                T(test_ipv6_is_refused),
+                WITHOUT_ANSWERS(test_ipv6_is_refused),
+                T(test_not_ipv4),
+                WITHOUT_ANSWERS(test_not_ipv4),
+                WITHOUT_ANSWERS(test_rejected_at_once_and_counted),
                 T(test_flood_is_bounded),
                 T(test_again),
+                T(test_cookie_is_of_one_network),
                 T(test_agreement),
         };
 

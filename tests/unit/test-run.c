@@ -6,6 +6,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/wait.h>
 
 #include <cmocka.h>
 
@@ -133,6 +134,96 @@ static void test_fix(void **state) {
         assert_null(strstr(w->calls, "sk-sentinel"));
 }
 
+/* ---- a repository of another object format, with real git in the place of the guest's ---- */
+
+#define PLACE "/run/formats"
+#define GIT_AS "git -c user.name=t -c user.email=t@example.org "
+
+static void shell(const char *command) {
+        if (system(command) != 0) /* NOLINT(cert-env33-c): a test's own command */
+                fail_msg("failed: %s", command);
+}
+
+/* As run-guest.c would have it done, with the guest's two paths below PLACE, and standard output in PLACE/out. */
+static int run_script(const json_t *argv) {
+        const char *words[12] = {};
+        pid_t pid;
+        int status;
+
+        assert_true(json_array_size(argv) < ELEMENTSOF(words));
+        for (size_t i = 0; i < json_array_size(argv); i++) {
+                words[i] = json_string_value(json_array_get(argv, i));
+                if (strcmp(words[i], "/workspace/repo") == 0)
+                        words[i] = PLACE "/repo";
+                if (strcmp(words[i], "/workspace/seed.bundle") == 0)
+                        words[i] = PLACE "/seed.bundle";
+        }
+
+        pid = fork();
+        assert_true(pid >= 0);
+        if (pid == 0) {
+                int fd = open(PLACE "/out", O_WRONLY | O_CREAT | O_TRUNC, 0600);
+
+                if (fd < 0 || dup2(fd, STDOUT_FILENO) < 0)
+                        _exit(127);
+                (void) execv(words[0], (char **) words);
+                _exit(127);
+        }
+        assert_int_equal(waitpid(pid, &status, 0), pid);
+        return WIFEXITED(status) ? WEXITSTATUS(status) : 255;
+}
+
+static void exec_really(World *w, uint32_t stream, const char *name, json_t *request) {
+        _cleanup_free_ char *out = NULL;
+        size_t size;
+        int status;
+
+        if (strcmp(name, "make") == 0) {
+                shell("cd " PLACE "/repo && git log -1 --format=%s | grep -qx base && " GIT_AS "commit -q --allow-empty -m more");
+                return guest_exit(w, stream, 0);
+        }
+
+        status = run_script(json_object_get(request, "argv"));
+        assert_int_equal(io_read_file(AT_FDCWD, PLACE "/out", 65536, &out, &size), 0);
+        if (size > 0)
+                guest_say(w, CHANNEL_STDOUT, stream, out, size);
+        guest_exit(w, stream, status);
+}
+
+/* The seed of a repository of this object format, and a run from it. */
+static void run_format(World *w, const char *format, size_t length) {
+        _cleanup_free_ char *init = text_format("rm -rf " PLACE " && git init -q --object-format=%s " PLACE "/origin", format), *base = NULL, *spec = NULL,
+                            *header = text_format("@object-format=%s\n", format);
+        char text[64] = {};
+        size_t size;
+
+        shell(init);
+        shell("cd " PLACE "/origin && " GIT_AS "commit -q --allow-empty -m base && git update-ref refs/anchorhold/base HEAD && "
+              "git bundle create -q ../seed.bundle refs/anchorhold/base && git rev-parse HEAD | tr -d '\\n' >../base");
+        assert_int_equal(io_read_file(AT_FDCWD, PLACE "/base", 65, &base, &size), 0);
+        assert_int_equal(size, length);
+        spec = text_format(HEAD("\"boot_s\":1,\"run_s\":60,\"output_bytes\":100000,\"bundle_bytes\":65536")
+                           "\"repository\":{\"base\":\"%s\",\"ref\":\"refs/anchorhold/base\",\"result_ref\":\"refs/anchorhold/result\"},"
+                           "\"steps\":[{\"name\":\"c\",\"kind\":\"check\",\"argv\":[\"make\"],\"timeout_s\":60}]}", base);
+        w->spec = parse(spec);
+        w->seed = open(PLACE "/seed.bundle", O_RDONLY | O_CLOEXEC);
+        assert_true(w->seed >= 0);
+        w->exec = exec_really;
+        assert_int_equal(drive(w), 0);
+        assert_finish(w, "ok", "");
+        assert_true(w->result >= 0);
+        assert_true(pread(w->result, text, sizeof(text) - 1, 0) > 0);
+        assert_int_equal(strstr(text, header) != NULL, length == 64); /* that of SHA-1 goes without saying */
+}
+
+static void test_sha256_repository(void **state) {
+        run_format(*state, "sha256", 64);
+}
+
+static void test_sha1_repository(void **state) {
+        run_format(*state, "sha1", 40);
+}
+
 static void exec_collect(World *w, uint32_t stream, const char *name, json_t *request) {
         char text[800];
 
@@ -164,7 +255,7 @@ static void bad_result(World *w, void (*exec)(World *, uint32_t, const char *, j
 }
 
 static void test_bundle_limit(void **state) {
-        bad_result(*state, exec_collect, "failed", "larger than 1000 bytes");
+        bad_result(*state, exec_collect, "failed", "larger than 1000B");
 }
 
 static void test_no_commit(void **state) {
@@ -288,7 +379,27 @@ static void test_auditd_away(void **state) {
         for (const char *at = w->auditd.records; (at = strstr(at, "\"state\":\"started\"")); at++)
                 n++;
         assert_int_equal(n, 1);
-        assert_true(has(w->auditd.records, "\"event\":\"run.verdict\",\"key\":\"" RUN "-1\""));
+        assert_true(has(w->auditd.records, "\"kind\":\"booted\""));
+        assert_true(has(w->auditd.records, "\"state\":\"finished\""));
+        assert_true(has(w->auditd.records, "\"event\":\"run.verdict\",\"key\":\"" RUN "-3\""));
+}
+
+/* What a guest did wrong is on record although auditd was away just then, and before the verdict that it led to. */
+static void test_error_while_auditd_is_away(void **state) {
+        World *w = *state;
+        const char *error, *verdict;
+
+        n_refused = 0;
+        w->auditd.on_append = refuse_twice;
+        w->auditd.userdata = w;
+        w->auditd_patience_usec = 6000000;
+        w->spec = parse(HEAD(LIMITS) EXEC);
+        w->exec = exec_garbage;
+        assert_int_equal(drive(w), 0);
+        assert_finish(w, "error", "channel-error");
+        error = strstr(w->auditd.records, "\"event\":\"channel.error\"");
+        verdict = strstr(w->auditd.records, "\"event\":\"run.verdict\"");
+        assert_true(error && verdict && error < verdict);
 }
 
 /* anchord restarts: what it did not take comes again, once, in order. */
@@ -365,6 +476,8 @@ int main(void) {
                 cmocka_unit_test_setup_teardown(test_exec_missing, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_exec_killed, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_fix, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_sha256_repository, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_sha1_repository, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_bundle_limit, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_no_commit, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_no_clone, set_up, tear_down),
@@ -376,6 +489,7 @@ int main(void) {
                 cmocka_unit_test_setup_teardown(test_step_unrecorded, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_verdict_unrecorded, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_auditd_away, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_error_while_auditd_is_away, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_anchord_away, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_storing, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_not_storing, set_up, tear_down),

@@ -14,6 +14,7 @@
 
 #include <cmocka.h>
 
+#include "secret/bundle-api.h"
 #include "secret/register.h"
 #include "secret/run-store.h"
 #include "util/io.h"
@@ -130,6 +131,32 @@ static void test_register_refusals(void **state) {
         expect_refusal(-ENOKEY, RUN, "code-fix", "work", soon, "none", "anchorctl credential add anthropic");
 }
 
+/* A policy by which a run would have more than a unit can be given is refused where somebody reads why. */
+static void test_register_too_large(void **state) {
+        static const char workflow[] = "{\"template\": \"base\", \"egress\": \"anthropic\", \"credentials\": [\"anthropic\", \"large\"], \"repository\": false,"
+                                       " \"limits\": {}, \"steps\": [{\"name\": \"exec\", \"kind\": \"exec\", \"timeout\": \"1h\"}]}";
+        static const char credential[] = "{\"description\": \"%s\", \"provider\": \"anthropic\", \"sentinel\": {\"alphabet\": \"alnum\", \"length\": 40}, \"hosts\": [\"api.anthropic.com\"],"
+                                         " \"ports\": [443], \"methods\": [\"GET\"], \"paths\": [\"/\"], \"places\": [{\"header\": \"x-large\"}]}";
+        const size_t most = BUNDLE_MAX - 2 * CREDENTIAL_MAX_SIZE;
+        _cleanup_free_ char *reason = NULL;
+
+        put("etc/anchorhold/policy/workflows/large.json", workflow);
+        put("credentials/cred_large", "0123456789\n");
+        for (size_t i = 0; i < 2; i++) {
+                _cleanup_(run_secrets_freep) RunSecrets *s = NULL;
+                _cleanup_free_ char *words = calloc(1, most + 1), *text = NULL;
+
+                memset(words, 'x', i == 0 ? most - 16384 : most);
+                text = text_format(credential, words);
+                put("etc/anchorhold/policy/credentials/large.json", text);
+                if (i == 0)
+                        assert_int_equal(try_register(RUN, "large", "work", time_realtime() + MINUTE, "credentials", &s, &reason), 0);
+                else
+                        expect_refusal(-EFBIG, RUN, "large", "work", time_realtime() + MINUTE, "credentials", "workflow large: its credentials");
+        }
+        assert_null(reason);
+}
+
 static void test_store(void **state) {
         _cleanup_free_ char *state_dir = text_format("%s/state", top), *key_dir = text_format("%s/key", top);
         _cleanup_free_ char *other_key = text_format("%s/none", top), *sealed = NULL, *reason = NULL, *sentinel = NULL;
@@ -198,6 +225,7 @@ int main(void) {
                 cmocka_unit_test(test_register),
                 cmocka_unit_test(test_register_verify_and_exec),
                 cmocka_unit_test(test_register_refusals),
+                cmocka_unit_test(test_register_too_large),
                 cmocka_unit_test(test_store),
                 cmocka_unit_test(test_store_unread),
         };

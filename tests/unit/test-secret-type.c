@@ -24,7 +24,7 @@ static char folder[] = "/tmp/test-secret-type-XXXXXX";
 static bool compiles(const char *compiler, const char *statement) {
         _cleanup_free_ char *program = NULL, *path = NULL, *command = NULL;
 
-        program = text_format("#include <jansson.h>\n#include <stdio.h>\n#include <string.h>\n#include \"secret/secret.h\"\n"
+        program = text_format("#include <jansson.h>\n#include <stdio.h>\n#include <string.h>\n#include \"util/secret.h\"\n"
                               "#include \"util/log.h\"\n#include \"util/text.h\"\n"
                               "int f(const Secret *s);\nint f(const Secret *s) {\n"
                               "        SecretView v = secret_view(s);\n        char to[64];\n        json_t *j = json_object();\n"

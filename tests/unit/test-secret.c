@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 
+#include <errno.h>
 #include <fcntl.h>
 #include <openssl/pem.h>
 #include <openssl/x509v3.h>
@@ -16,14 +17,14 @@
 #include <cmocka.h>
 #include <zlib.h>
 
-#include "secret/bundle.h"
+#include "secret/bundle-api.h"
 #include "secret/credential-store.h"
 #include "secret/run-ca.h"
 #include "secret/seal.h"
-#include "secret/secret.h"
 #include "secret/sentinel.h"
 #include "secret/upstream-ca.h"
 #include "util/io.h"
+#include "util/secret.h"
 #include "util/text.h"
 
 #define RUN "r0123456789ab"
@@ -184,6 +185,58 @@ static void test_bundle(void **state) {
         assert_string_equal(guest, "{\"ca_pem\":\"PEM\\n\",\"sentinels\":{\"anthropic\":\"sk-sentinel-1\",\"other\":\"sk-sentinel-2\"}}");
 }
 
+/* As many credentials as a run can have, with the longest values: what secretd writes is what inject reads, from PID 1's file and from a descriptor. */
+static void test_bundle_large(void **state) {
+        enum { N = RUN_CREDENTIALS_MAX };
+        _cleanup_(run_secrets_freep) RunSecrets *s = NULL, *t = NULL;
+        _cleanup_(secret_freep) Secret *file = NULL, *read = NULL;
+        json_t *rule = json_pack("{s:[s]}", "hosts", "api.example.org");
+        char path[] = "/tmp/test-bundle-XXXXXX", value[CREDENTIAL_MAX_SIZE], name[16], *data;
+        _cleanup_fd_ int fd = mkstemp(path);
+        size_t size;
+
+        assert_int_equal(run_secrets_new(&s, RUN, "i0123456789ab", "code-fix", "work", 12345, N), 0);
+        for (size_t i = 0; i < N; i++) {
+                memset(value, 'a' + (int) i, sizeof(value));
+                (void) snprintf(name, sizeof(name), "c%zu", i);
+                assert_int_equal(run_secrets_set_credential(s, i, name, "sk-sentinel", rule, NULL), 0);
+                assert_int_equal(secret_new(&s->credentials[i].secret, value, sizeof(value)), 0);
+        }
+        assert_int_equal(bundle_format(s, BUNDLE_WITH_SECRETS, &data, &size), 0);
+        assert_true(size > N * sizeof(value));
+        assert_int_equal(io_write_full(fd, data, size), 0);
+
+        assert_int_equal(secret_read_file(&file, AT_FDCWD, path), 0);
+        assert_true(secret_equals(file, data, size));
+        assert_int_equal(lseek(fd, 0, SEEK_SET), 0);
+        assert_int_equal(secret_read_fd(&read, fd), 0);
+        assert_true(secret_equals(read, data, size));
+        assert_int_equal(bundle_parse(&t, secret_view(read).bytes, secret_view(read).size), 0);
+        assert_true(secret_equals(t->credentials[N - 1].secret, value, sizeof(value)));
+        secret_erase(data, size);
+        json_decref(rule);
+        (void) unlink(path);
+}
+
+/* To the byte: the most that is read, and one more. */
+static void test_secret_read_most(void **state) {
+        char path[] = "/tmp/test-secret-XXXXXX";
+        _cleanup_fd_ int fd = mkstemp(path);
+
+        for (size_t more = 0; more < 2; more++) {
+                _cleanup_(secret_freep) Secret *file = NULL, *read = NULL;
+                int expected = more ? -EFBIG : 0;
+
+                assert_int_equal(ftruncate(fd, SECRET_MAX + (off_t) more), 0);
+                assert_int_equal(secret_read_file(&file, AT_FDCWD, path), expected);
+                assert_int_equal(lseek(fd, 0, SEEK_SET), 0);
+                assert_int_equal(secret_read_fd(&read, fd), expected);
+                if (!more)
+                        assert_int_equal(secret_view(read).size, SECRET_MAX);
+        }
+        (void) unlink(path);
+}
+
 static void test_bundle_empty(void **state) {
         _cleanup_(run_secrets_freep) RunSecrets *s = NULL, *t = NULL;
         _cleanup_free_ char *guest = NULL, *with = NULL, *data = NULL;
@@ -293,6 +346,8 @@ int main(void) {
                 cmocka_unit_test(test_run_ca),
                 cmocka_unit_test(test_bundle),
                 cmocka_unit_test(test_bundle_empty),
+                cmocka_unit_test(test_bundle_large),
+                cmocka_unit_test(test_secret_read_most),
                 cmocka_unit_test(test_upstream_ca),
                 cmocka_unit_test(test_seal),
                 cmocka_unit_test(test_store),

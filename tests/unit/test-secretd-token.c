@@ -118,6 +118,7 @@ static void test_mint(void **state) {
         assert_string_equal(body, "{\"permissions\":{\"contents\":\"write\"},\"repositories\":[\"widgets\"]}");
         assert_string_equal(json_string_value(json_object_get(w->answer, "host")), "api.example.org");
         assert_int_equal(json_integer_value(json_object_get(w->answer, "port")), 8443);
+        assert_string_equal(json_string_value(json_object_get(w->answer, "revoke")), "/v3/installation/token");
 
         end_life(w);
         assert_int_equal(unlink("/run/credentials/cred_app"), 0);
@@ -257,6 +258,70 @@ static void test_key_removed_meanwhile(void **state) {
         call(w, "io.anchorhold.Secret.Release", json_pack("{s:s}", "run", RUN));
         assert_int_equal(outstanding(w), 1);
         assert_int_equal(token_list_size(w->d->tokens), 3);
+}
+
+static void keep_number(World *w, unsigned n, uint64_t life_usec) {
+        char token[64];
+
+        (void) snprintf(token, sizeof(token), TOKEN "%u", n);
+        keep(w, token, life_usec);
+}
+
+static json_t *mint(void) {
+        return json_pack("{s:s}", "credential", "app");
+}
+
+/* Of the list each run has a share, and neither asks for more nor brings more. */
+static void test_share(void **state) {
+        World *w = *state;
+        unsigned n = 0;
+
+        register_run_ok(w, RUN);
+        register_run_ok(w, OTHER);
+        for (; n < TOKENS_SHARE_MAX; n++) {
+                call(w, "io.anchorhold.Secret.Mint", mint());
+                assert_null(w->error);
+                keep_number(w, n, 10 * MINUTE);
+                assert_null(w->error);
+        }
+        refused(w, "io.anchorhold.Secret.Mint", mint(), "Denied", "no more");
+        for (; n < TOKENS_SHARE_MAX + TOKENS_SHARE_ASKED; n++) {
+                keep_number(w, n, 10 * MINUTE); /* of questions that were under way */
+                assert_null(w->error);
+        }
+        keep_number(w, n, 10 * MINUTE);
+        assert_string_equal(w->error, "io.anchorhold.Secret.Denied");
+        assert_int_equal(token_list_size(w->d->tokens), TOKENS_SHARE_MAX + TOKENS_SHARE_ASKED);
+        keep_number(w, 0, 10 * MINUTE); /* told again */
+        assert_null(w->error);
+
+        /* the control: another run, meanwhile */
+        w->caller = OTHER;
+        call(w, "io.anchorhold.Secret.Mint", mint());
+        assert_null(w->error);
+        keep_number(w, n, 10 * MINUTE);
+        assert_null(w->error);
+
+        /* it is kept over a restart */
+        w->caller = RUN;
+        end_life(w);
+        begin_life(w);
+        refused(w, "io.anchorhold.Secret.Mint", mint(), "Denied", "no more");
+}
+
+/* Renewed all day long, a run never comes near it: what has expired does not count, also before the list is swept. */
+static void test_share_and_renewal(void **state) {
+        World *w = *state;
+
+        register_run_ok(w, RUN);
+        for (unsigned n = 0; n < 3 * TOKENS_SHARE_MAX; n++) {
+                keep_number(w, n, 300 * 1000);
+                assert_null(w->error);
+                if (n % TOKENS_SHARE_MAX == TOKENS_SHARE_MAX - 1)
+                        UNTIL(w->event, token_list_count(w->d->tokens, RUN, "app", time_realtime()) == 0);
+        }
+        call(w, "io.anchorhold.Secret.Mint", mint());
+        assert_null(w->error);
 }
 
 /* What was revoked leaves the list when that is on record, and not before. */
@@ -399,6 +464,8 @@ int main(void) {
                 cmocka_unit_test_setup_teardown(test_unusable, set_up_app, tear_down),
                 cmocka_unit_test_setup_teardown(test_key_removed_meanwhile, set_up_app, tear_down),
                 cmocka_unit_test_setup_teardown(test_revoked_without_record, set_up_app, tear_down),
+                cmocka_unit_test_setup_teardown(test_share, set_up_app, tear_down),
+                cmocka_unit_test_setup_teardown(test_share_and_renewal, set_up_app, tear_down),
                 cmocka_unit_test_setup_teardown(test_revoke, set_up_app, tear_down),
                 cmocka_unit_test_setup_teardown(test_expired, set_up_app, tear_down),
         };

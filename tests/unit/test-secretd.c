@@ -88,7 +88,7 @@ static void test_register_takes_its_time(void **state) {
         _cleanup_json_ json_t *again = request("code-fix", ITEM, NULL);
         Other same = {}, ping = {}, otherwise = {}, release = {};
         World *w = *state;
-        Gate gate;
+        static Gate gate = GATE_OPEN;
 
         assert_int_equal(ipc_client_new(&third, w->event, API), 0);
         gate_close(&gate, w->d->background, MAKING_AT_ONCE);
@@ -242,13 +242,17 @@ static void test_released_registering(void **state) {
         json_decref(release.answer);
 }
 
-/* It ends in the middle of it. */
+/* It ends in the middle of it: nobody was told yes, nobody gets the credential, and nothing is left of it in memory (the sanitizers look). */
 static void test_ends_registering(void **state) {
         World *w = *state;
+        char *blob = NULL;
+        size_t size;
 
         w->audit_waits = true;
         ask(w, "io.anchorhold.Secret.Register", request("code-fix", ITEM, NULL));
         UNTIL(w->event, w->waiting);
+        assert_false(w->answered);
+        assert_int_equal(credential(w, PEER_INJECT, "inject", &blob, &size), -EACCES);
 }
 
 static void test_released_meanwhile(void **state) {

@@ -106,6 +106,28 @@ static void test_scratch(void **state) {
         OPERATOR(w, "StopAll", NULL);
 }
 
+/* What runs has the disk that it began with, whatever its workflow says by now. */
+static void test_scratch_of_edited(void **state) {
+        static const char smaller[] = "{\"template\": \"base\", \"repository\": false, \"limits\": {\"disk\": \"3G\", \"attempts\": 1},"
+                                      " \"steps\": [{\"name\": \"exec\", \"kind\": \"exec\", \"timeout\": \"1h\"}]}";
+        World *w = *state;
+        char first[ID_LENGTH + 1], second[ID_LENGTH + 1];
+        Tree image = {};
+
+        set_space("{\"scratch\": {\"size\": \"6G\"}}");
+        submit_exec(w, first);
+        (void) await_active(w, first, "work");
+        tree_put(&image, "usr/lib/anchorhold/policy/workflows/exec.json", smaller);
+        submit_exec(w, second);
+        run_for(w->event, 50000);
+        assert_int_equal(w->m->n_flows, 1);
+        assert_true(says_why(w, second, "may take 6144 MiB, those that run have 4096"));
+        finish(w, "ok", "", NULL);
+        (void) await_active(w, second, "work");
+        tree_copy(&image, "policy/workflows/exec.json", "usr/lib/anchorhold/policy/workflows/exec.json");
+        OPERATOR(w, "StopAll", NULL);
+}
+
 /* ---- pruning ---- */
 
 /* One item that has ended and one that has not, each with a seed and a log. */
@@ -228,6 +250,7 @@ int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test_setup_teardown(test_reserve, set_up_space, tear_down),
                 cmocka_unit_test_setup_teardown(test_scratch, set_up_space, tear_down),
+                cmocka_unit_test_setup_teardown(test_scratch_of_edited, set_up_space, tear_down),
                 cmocka_unit_test_setup_teardown(test_prune, set_up_space, tear_down),
                 cmocka_unit_test_setup_teardown(test_quota, set_up_space, tear_down),
                 cmocka_unit_test_setup_teardown(test_not_before_the_record, set_up_space, tear_down),

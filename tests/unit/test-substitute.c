@@ -210,6 +210,13 @@ static void test_misuse(void **state) {
                 { API, 443, CALL, "sk-ANT-api03-sentinel0123456789: 1\r\n", "sk-ANT-api03-sentinel0123456789" },
                 { API, 443, "GET /v1/x?k=" SENTINEL, "", "target" },
                 { API, 443, "GET /v1/x?k=%73k-ant-api03-Sentinel012345678%39", "", "target" },
+                /* in each form that is found in a body as well: percent-encoded, with escapes of JSON, in Base64 at each alignment */
+                { "elsewhere.example", 443, CALL, "X-Other: a=%73k-ant-api03-Sentinel012345678%39\r\n", "X-Other" },
+                { "elsewhere.example", 443, CALL, "X-Other: \"\\u0073k-ant-api03-Sentinel0123456789\"\r\n", "X-Other" },
+                { "elsewhere.example", 443, CALL, "X-Other: c2stYW50LWFwaTAzLVNlbnRpbmVsMDEyMzQ1Njc4OQ==\r\n", "X-Other" },
+                { "elsewhere.example", 443, CALL, "X-Other: YXNrLWFudC1hcGkwMy1TZW50aW5lbDAxMjM0NTY3ODk=\r\n", "X-Other" },
+                { "elsewhere.example", 443, "GET /a/YWFzay1hbnQtYXBpMDMtU2VudGluZWwwMTIzNDU2Nzg5/b", "", "target" },
+                { "elsewhere.example", 443, "GET /?q=c2stYW50LWFwaTAzLVNlbnRpbmVsMDEyMzQ1Njc4OQ", "", "target" },
                 { API, 443, CALL, "X-Api-Key: " OTHER "\r\n", "X-Api-Key" },
                 { API, 443, CALL, "Private-Token: " OTHER "\r\nX-Api-Key: " SENTINEL "\r\n", "Private-Token" },
         };

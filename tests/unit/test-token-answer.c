@@ -32,7 +32,7 @@ static Read read_answer(const char *text) {
 
         assert_int_equal(json_parse(asked, strlen(asked), &permissions, NULL), 0);
         strcpy(a.rest, text);
-        a.r = token_answer_read(a.rest, strlen(a.rest), permissions, "acme/widgets", NOW, &a.token, &a.expires, a.reason);
+        a.r = token_answer_read(a.rest, strlen(a.rest), NULL, permissions, "acme/widgets", NOW, &a.token, &a.expires, a.reason);
         return a;
 }
 
@@ -128,10 +128,35 @@ static void test_others(void **state) {
         assert_int_equal(token_answer_read_installation("{\"id\": \"7\"}", 11), 0);
         assert_int_equal(token_answer_read_installation("[7]", 3), 0);
         assert_int_equal(token_answer_read_installation("", 0), 0);
-        token_answer_read_message(message, strlen(message), text);
+        token_answer_read_message(message, strlen(message), NULL, text);
         assert_string_equal(text, "Bad\\x1b[31m credentials");
-        token_answer_read_message("<html>", 6, text);
+        token_answer_read_message("<html>", 6, NULL, text);
         assert_string_equal(text, "");
+}
+
+/* An API that says back what it was asked with, or the token once more: that is not told on, in whatever form it stands. */
+static void test_echoes(void **state) {
+        static const char *const messages[] = {
+                "{\"message\": \"no: Bearer the.signed.proof.0123 is expired\"}",
+                "{\"message\": \"no: Bearer the\\u002esigned.proof.0123 is expired\"}",
+                "{\"message\": \"no: Bearer the%2Esigned.proof.0123 is expired\"}",
+        };
+        _cleanup_(secret_freep) Secret *proof = NULL;
+        char text[TOKEN_ANSWER_REASON_SIZE];
+        Read a;
+
+        assert_int_equal(secret_new(&proof, "the.signed.proof.0123", 21), 0);
+        for (size_t i = 0; i < ELEMENTSOF(messages); i++) {
+                token_answer_read_message(messages[i], strlen(messages[i]), proof, text);
+                assert_string_equal(text, "no: Bearer (secret) is expired");
+        }
+        token_answer_read_message("{\"message\": \"dGhlLnNpZ25lZC5wcm9vZi4wMTIz\"}", 43, proof, text);
+        assert_null(strstr(text, "LnNpZ25lZC5wcm9vZi4"));
+
+        a = read_answer("{\"token\": \"" TOKEN "\", \"expires_at\": \"2026-09-21T15:13:20Z\", \"permissions\": {\"x " TOKEN "\": \"write\"}}");
+        assert_int_equal(a.r, TOKEN_ANSWER_E_WIDER);
+        assert_string_equal(a.reason, "x (secret)");
+        secret_free(a.token);
 }
 
 int main(void) {
@@ -140,6 +165,7 @@ int main(void) {
                 cmocka_unit_test(test_wider),
                 cmocka_unit_test(test_malformed),
                 cmocka_unit_test(test_others),
+                cmocka_unit_test(test_echoes),
         };
 
         return cmocka_run_group_tests(tests, NULL, NULL);

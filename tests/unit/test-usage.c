@@ -156,6 +156,8 @@ static void test_cut_off(void **state) {
                   "data: {\"delta\":{\"text\":\"01234\"}}\n\ndata: {\"usage\":{\"output_tokens\":2}}\n\n", &cut, &u);
         assert_int_equal(u.output_tokens, 2);
         assert_false(u.estimated);
+        assert_true(u.output_unsaid); /* whether more would have come, nobody knows */
+        assert_false(u.input_unsaid);
 
         /* a document of which only the beginning came */
         read_text(provider, USAGE_FORMAT_JSON, "{\"content\":\"0", &cut, &u);

@@ -43,6 +43,23 @@ def test_machine_has_one_id_for_all_its_boots(machine):
     assert machine.run("ls /var/log/journal").stdout.split() == [here, f"{here}.anchorhold"]
 
 
+def test_first_boot_enabled_nothing(machine):
+    """What starts is said by links in /usr; the presets, which a first boot applies, added none. systemd-resolved is there for whoever starts it: the control."""
+    def resolver():
+        """What listens for names: for programs of the host, and by mDNS and LLMNR for everybody."""
+        return {line.split()[4].rsplit(":", 1)[1] for line in machine.run("ss -Hlntu '( sport = 53 or sport = 5353 or sport = 5355 )'").stdout.splitlines()}
+
+    in_etc, of_image = (machine.run(f"cd {etc} && find systemd/system -type l | sort").stdout for etc in ("/etc", "/usr/etc"))
+    assert in_etc == of_image
+    assert machine.run("systemctl is-enabled systemd-resolved.service", check=False).stdout == "disabled\n"
+    assert machine.is_active("systemd-resolved.service") == "inactive"
+    assert resolver() == set()
+    machine.systemctl("start", "systemd-resolved.service")
+    assert resolver() >= {"53", "5355"}
+    machine.systemctl("stop", "systemd-resolved.service")
+    assert resolver() == set()
+
+
 def test_microvms_run_under_kvm(machine):
     accelerator = machine.status()["accelerator"]
     assert accelerator["accel"] == "kvm", accelerator

@@ -11,7 +11,6 @@ import json
 import os
 import socketserver
 import struct
-import sys
 import threading
 import time
 
@@ -129,9 +128,3 @@ def serve(address, zone_path, log_path):
     for server in (UdpServer(address, Udp), TcpServer(address, Tcp)):
         server.zone = zone
         threading.Thread(target=server.serve_forever, daemon=True).start()
-
-
-if __name__ == "__main__":  # ADDRESS ZONE LOG: a server of its own, until its input ends
-    serve((sys.argv[1], 53), sys.argv[2], sys.argv[3])
-    print("ready", flush=True)
-    sys.stdin.read()

@@ -101,6 +101,24 @@ class Host:
     def start_daemon(self, name):
         self.systemctl("start", *SOCKETS[name], f"{name}.service")
 
+    @contextlib.contextmanager
+    def frozen(self, daemon):
+        """A daemon that lives and does nothing, the same process until the block ends. systemd ends one that has not fed its watchdog for a while, and
+        starts another: it is told not to."""
+        unit = f"{daemon}.service"
+        pid = self.property(unit, "MainPID")
+        self.systemctl("service-watchdogs", "no")
+        try:
+            self.systemctl("kill", "--kill-whom=main", "--signal=STOP", unit)
+            yield
+        finally:
+            try:
+                self.systemctl("kill", "--kill-whom=main", "--signal=CONT", unit)
+            finally:
+                self.systemctl("service-watchdogs", "yes")
+        after = self.property(unit, "MainPID")
+        assert pid == after != "0", f"{daemon} was started again meanwhile: {pid}, {after}"
+
     def journal(self, *args):
         return self.run(["journalctl", "--no-pager", "-b", *args], check=False).stdout
 

@@ -2,7 +2,7 @@
 """A scripted model provider: the Anthropic Messages API, streamed, with tool calls.
 
 Beside it, in few words, the two of OpenAI (openai.py). What "metadata" of a request says in "user_id" is done to it: "slow": it
-takes a second, "slower": four; "cut": the connection breaks off in the middle of the stream; "cached": 70 tokens
+takes a second, "slower": four, "slowest": fifteen; "cut": the connection breaks off in the middle of the stream; "cached": 70 tokens
 are written to a cache and 110 read from one; "fail": status 529.
 
 It speaks the wire protocol that real agents expect and decides what the model "says" from a script: a
@@ -58,10 +58,6 @@ def fix_csvsum():
     ]
 
 
-def do_nothing():
-    return [("There is nothing to do.", None)]
-
-
 CLAIMS = "#!/bin/bash\necho all tests passed\n"
 
 # They claim as well, but let through what the host has the guest do to collect the result: what only broke that would be no claim.
@@ -91,8 +87,12 @@ def lie_about_everything():
                [("/usr/bin/git", CLAIMS_GIT), ("/usr/bin/dash", CLAIMS_SH), ("/usr/bin/sh", CLAIMS_SH)])
 
 
-SCRIPTS = {"fix-csvsum": fix_csvsum, "do-nothing": do_nothing, "lie-about-tests": lie_about_tests,
-           "lie-about-everything": lie_about_everything}
+def as_shell(script):
+    """What the tools of a script run, for a shell in the agent's place."""
+    return "\n".join(wanted["command"] for _, wanted in script if wanted)
+
+
+SCRIPTS = {"fix-csvsum": fix_csvsum, "lie-about-everything": lie_about_everything}
 
 
 def chosen_script(messages):
@@ -187,7 +187,7 @@ class Handler(openai.OpenAI, servers.Handler):
         path = self.path.split("?")[0]
         wish = (body.get("metadata") or {}).get("user_id") if isinstance(body, dict) else None
         self.cut, self.cached = wish == "cut", (70, 110) if wish == "cached" else (0, 0)
-        time.sleep({"slow": 1, "slower": 4}.get(wish, 0))
+        time.sleep({"slow": 1, "slower": 4, "slowest": 15}.get(wish, 0))
         if wish == "fail":
             self.fail(529, "overloaded_error", "too much to do")
             return

@@ -37,6 +37,7 @@ WIRE = "203.0.113.14"    # notes to the byte what it got
 H2 = "203.0.113.15"      # speaks HTTP/2
 GITHUB = "203.0.113.16"  # mints tokens for an app
 STRANGE = "203.0.113.17" # as WIRE, with a certificate for which nobody vouches
+BENCH = "203.0.113.18"   # where the bench puts a server of its own
 SILENT = "203.0.113.200" # nobody is there
 
 ZONE = {

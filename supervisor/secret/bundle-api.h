@@ -13,9 +13,10 @@
  * The object never holds a secret, so that the JSON library has no copy that it would not zero.
  */
 
-#include "secret/run-secrets.h"
+#include "secret/run-secrets-api.h"
 
-enum { BUNDLE_MAX = 1024 * 1024 };
+/* As a credential of systemd's: it gives a unit no more than a mebibyte, names included. */
+enum { BUNDLE_MAX = SECRET_MAX - 4096 };
 
 typedef enum BundleFlags {
         BUNDLE_WITH_SECRETS = 1 << 0, /* the credentials' values; the CA's key is always in it */

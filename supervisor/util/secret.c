@@ -6,7 +6,7 @@
  * Secrets are few (a run has a handful), so that the rounding up costs nothing worth counting.
  */
 
-#include "secret/secret.h"
+#include "util/secret.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -21,6 +21,9 @@
 #include <unistd.h>
 
 #include "util/io.h"
+
+/* Most are small, and pages of these are locked: so room grows with what comes. */
+enum { ROOM_FIRST = 64 * 1024 };
 
 struct Secret {
         size_t size;
@@ -126,24 +129,47 @@ int secret_read_file(Secret **ret, int dir_fd, const char *path) {
         return 0;
 }
 
+/* To that size, of which `used` bytes are kept. */
+static int secret_grow(Secret **s, size_t used, size_t size) {
+        _cleanup_(secret_freep) Secret *larger = NULL;
+        int r;
+
+        r = secret_allocate(&larger, size);
+        if (r < 0)
+                return r;
+        memcpy(larger->bytes, (*s)->bytes, used);
+        secret_free(*s);
+        *s = TAKE_PTR(larger);
+        return 0;
+}
+
 int secret_read_fd(Secret **ret, int fd) {
         _cleanup_(secret_freep) Secret *room = NULL;
+        size_t used = 0;
         char more;
         ssize_t n;
         int r;
 
-        r = secret_allocate(&room, SECRET_MAX);
+        r = secret_allocate(&room, ROOM_FIRST);
         if (r < 0)
                 return r;
 
-        n = io_read_full(fd, room->bytes, room->size);
-        if (n < 0)
-                return (int) n;
-        if (n == 0)
+        for (;;) {
+                n = io_read_full(fd, room->bytes + used, room->size - used);
+                if (n < 0)
+                        return (int) n;
+                used += (size_t) n;
+                if (used < room->size || room->size == SECRET_MAX)
+                        break;
+                r = secret_grow(&room, used, 4 * room->size);
+                if (r < 0)
+                        return r;
+        }
+        if (used == 0)
                 return -ENODATA;
-        if ((size_t) n == room->size && io_read_full(fd, &more, 1) != 0)
+        if (used == SECRET_MAX && io_read_full(fd, &more, 1) != 0)
                 return -EFBIG;
-        return secret_new(ret, room->bytes, (size_t) n);
+        return secret_new(ret, room->bytes, used);
 }
 
 Secret *secret_free(Secret *s) {

@@ -26,6 +26,9 @@ bool agreement_host_matches(const char *host, const char *name, uint16_t port);
  * ("X-HTTP-Method-Override", "X-Original-URL", "X-Forwarded-Host")? Reverse proxies send most of them, and a guest is none to anybody outside. A decision about the request line would not be about what is done. */
 bool agreement_field_overrides(const char *name);
 
+/* Is this a field that names a second path, which the request is about as well: where something goes to (WebDAV's "Destination"), or comes from (what object stores copy)? */
+bool agreement_field_names_path(const char *name);
+
 /* Are these one field to some server? Case does not matter, and to whoever makes environment variables of them (CGI, WSGI) "_" is "-". */
 bool agreement_same_field(const char *a, const char *b);
 

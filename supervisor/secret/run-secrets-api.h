@@ -6,8 +6,8 @@
 #include <jansson.h>
 #include <stdint.h>
 
-#include "secret/secret.h"
 #include "util/cleanup.h"
+#include "util/secret.h"
 #include "util/text.h"
 
 typedef struct RunCredential {
