@@ -12,8 +12,9 @@
  *   - More than message_max is not read: the connection is closed. So is one whose message has been unfinished for UNFINISHED_USEC, or has held
  *     a place for PLACE_USEC.
  *
- * What is counted is what was seen to wait before a read. A sender who goes on writing at that very moment gets by with what a socket holds besides, some
- * 200 KiB at most, each time: three times message_max in the worst case. And of what follows a whole message, a buffer's rest is read along with it.
+ * What was read is counted by the kernel, as sd-varlink does not say: its offset for peeking (SO_PEEK_OFF) goes back by every byte that a read takes out of
+ * the socket. What waits before and after says less, as a sender may go on writing at that very moment. So there is never more of a message than message_max
+ * and what came into its last read, which is what a socket holds, some 200 KiB. Of what follows a whole message, a buffer's rest is read along with it.
  *
  * A held beginning would wake a level-triggered loop for ever: meanwhile the socket is watched for changes alone (EPOLLET). Peeking stops behind bytes that
  * came with a descriptor, and so does a read: the end of such a message may be there and not be seen, so its pieces are read as a large one's are.
@@ -24,6 +25,7 @@
 #include "ipc/ipc-intake.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
@@ -132,20 +134,21 @@ void intake_call_begins(Intake *i) {
         give_place(i);
 }
 
-/* May what waits in the socket be read? *ret_waiting: how much it is, if it has no end in sight. */
-static Verdict judge(Intake *i, int fd, size_t *ret_waiting) {
+/* May what waits in the socket be read? *ret_whole: how much of it belongs to a message whose end is there. */
+static Verdict judge(Intake *i, int fd, size_t *ret_whole) {
         const IntakeShare *share = i->share;
         ssize_t n = recv(fd, i->share->scan, sizeof(share->scan), MSG_PEEK | MSG_DONTWAIT);
         const char *end = n > 0 ? memchr(share->scan, 0, (size_t) n) : NULL;
         int waiting = 0;
 
-        *ret_waiting = 0;
+        *ret_whole = 0;
         if (n <= 0 || i->hung_up)
                 return READ; /* nothing, the end, or an error: sd-varlink finds out. What is left when the other side is gone is little */
         if (end) {
                 if (i->taken + (size_t) (end - share->scan) >= share->message_max)
                         return REFUSE;
                 intake_call_begins(i);
+                *ret_whole = (size_t) (end - share->scan) + 1;
                 return READ;
         }
 
@@ -159,19 +162,22 @@ static Verdict judge(Intake *i, int fd, size_t *ret_waiting) {
                 return HOLD;
         if (!i->has_place && (!take_place(i) || !set_deadline(i, share->place_usec)))
                 return HOLD;
-        *ret_waiting = (size_t) waiting;
         return READ;
 }
 
-/* A piece was read; `waited` bytes were there before. */
-static void count(Intake *i, int fd, size_t waited) {
-        int left = 0;
+/* Peeking begins so far behind what waits; -1: there, and reads are not counted. */
+static bool set_peek_offset(int fd, int offset) {
+        return setsockopt(fd, SOL_SOCKET, SO_PEEK_OFF, &offset, sizeof(offset)) >= 0;
+}
 
-        if (waited == 0)
-                return;
-        if (ioctl(fd, FIONREAD, &left) < 0 || (size_t) left >= waited)
-                left = (int) (waited - (waited < LARGE ? waited : LARGE)); /* more has come meanwhile */
-        i->taken += waited - (size_t) left;
+/* What was read since the offset was set to INT_MAX; nothing is counted from here on. */
+static size_t read_since(int fd) {
+        socklen_t size = sizeof(int);
+        int offset = INT_MAX;
+
+        (void) getsockopt(fd, SOL_SOCKET, SO_PEEK_OFF, &offset, &size);
+        (void) set_peek_offset(fd, -1);
+        return (size_t) (INT_MAX - offset);
 }
 
 /* ---- processing ---- */
@@ -190,29 +196,41 @@ static void refuse(Intake *i) {
         (void) sd_varlink_close(i->link);
 }
 
+/* sd-varlink takes one step of its own. false: it cannot be counted what that reads, or it may last for ever. */
+static bool process(Intake *i, sd_varlink *link, size_t whole, int *ret) {
+        int fd = sd_varlink_get_fd(link);
+        size_t n;
+
+        if (!set_peek_offset(fd, INT_MAX))
+                return false;
+        *ret = sd_varlink_process(link);
+        if (i->gone)
+                return true;
+        n = read_since(fd);
+        i->taken += n > whole ? n - whole : 0;
+        return n <= whole || i->deadline || set_deadline(i, i->share->unfinished_usec);
+}
+
 /* One step: something is written, or a call made, or a message found, or something read. */
 static int step(Intake *i) {
         sd_varlink *link = sd_varlink_ref(i->link);
-        int events = sd_varlink_get_events(link), fd = sd_varlink_get_fd(link), r = 0;
+        int events = sd_varlink_get_events(link), r = 0;
         Verdict verdict = READ;
-        size_t waiting = 0;
+        size_t whole = 0;
 
         i->busy = true;
         /* A write comes first, and is all that is done then. Anything else may end in a read: looking for a message in what is there does if there is none. */
-        if (events >= 0 && !((events & EPOLLOUT) && is_writable(fd, 0))) {
-                verdict = judge(i, fd, &waiting);
+        if (events >= 0 && !((events & EPOLLOUT) && is_writable(sd_varlink_get_fd(link), 0))) {
+                verdict = judge(i, sd_varlink_get_fd(link), &whole);
                 i->held = verdict == HOLD;
         }
+        if (verdict == READ && !process(i, link, whole, &r))
+                verdict = REFUSE;
         if (verdict == REFUSE)
                 refuse(i);
-        else if (verdict == READ)
-                r = sd_varlink_process(link);
-        if (!i->gone && verdict == READ) {
-                count(i, fd, waiting);
-                /* an answer is there that was not: so was a call, all of it */
-                if (!(events & EPOLLOUT) && (sd_varlink_get_events(link) & EPOLLOUT))
-                        intake_call_begins(i);
-        }
+        /* an answer is there that was not: so was a call, all of it */
+        else if (verdict == READ && !i->gone && !(events & EPOLLOUT) && (sd_varlink_get_events(link) & EPOLLOUT))
+                intake_call_begins(i);
         (void) sd_varlink_unref(link);
 
         i->busy = false;

@@ -315,7 +315,6 @@ static int connection_dispatch(Connection *c, const IpcMethod *method, sd_json_v
         int r;
 
         c->n_ref++;
-        intake_call_begins(c->intake);
         if (!(c->peer.roles & method->roles)) {
                 log_denied(c, method);
                 return sd_varlink_error(c->link, SD_VARLINK_ERROR_PERMISSION_DENIED, NULL);
@@ -341,8 +340,11 @@ static int connection_dispatch(Connection *c, const IpcMethod *method, sd_json_v
 static int server_on_method(sd_varlink *link, sd_json_variant *parameters, sd_varlink_method_flags_t flags, size_t index) {
         Connection *c = sd_varlink_get_userdata(link);
 
+        if (!c || !c->server)
+                return 0;
+        intake_call_begins(c->intake);
         /* Nobody waits for a one-way call's answer, so nobody would learn that it was refused. */
-        if ((flags & SD_VARLINK_METHOD_ONEWAY) || !c || !c->server)
+        if (flags & SD_VARLINK_METHOD_ONEWAY)
                 return 0;
 
         return connection_dispatch(c, &c->server->methods[index], parameters, flags & SD_VARLINK_METHOD_MORE);

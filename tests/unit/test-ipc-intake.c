@@ -13,6 +13,7 @@
 #include <malloc.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "ipc/ipc-intake.h"
@@ -39,9 +40,34 @@ typedef struct World {
         sd_varlink_server *server;
         Client clients[CLIENTS_MAX];
         unsigned n_clients, n_calls;
+        Client *flood;     /* writes at the very moment at which the server reads, */
+        bool flood_after;  /* and again right after it */
 } World;
 
 static World *world; /* sd-varlink's handlers have no other way to it */
+
+/* As much of nothing as the socket takes now. */
+static void fill(Client *c) {
+        static char space[4 * KIB];
+        ssize_t n;
+
+        memset(space, ' ', sizeof(space));
+        while ((n = send(c->fd, space, sizeof(space), MSG_NOSIGNAL | MSG_DONTWAIT)) > 0)
+                c->written += (size_t) n;
+}
+
+/* In place of libc's, for sd-varlink too: between what the server finds waiting and what it reads the sender has gone on writing. */
+ssize_t recvmsg(int fd, struct msghdr *message, int flags) {
+        bool flooded = world && world->flood && world->flood->link && fd == sd_varlink_get_fd(world->flood->link);
+        ssize_t n;
+
+        if (flooded)
+                fill(world->flood);
+        n = syscall(SYS_recvmsg, fd, message, flags);
+        if (flooded && world->flood_after)
+                fill(world->flood);
+        return n;
+}
 
 static int on_size(sd_varlink *link, sd_json_variant *parameters, sd_varlink_method_flags_t flags, void *userdata) {
         world->n_calls++;
@@ -334,6 +360,39 @@ static void test_too_large(void **state) {
         assert_true(is_closed(w, c));
 }
 
+/* How much a sender gets rid of who writes on while his message is read. */
+static size_t flood(World *w, bool after) {
+        Client *c = join(w, "", 0);
+
+        begin(w, c);
+        w->flood = c;
+        w->flood_after = after;
+        for (unsigned i = 0; c->link && i < 200; i++) {
+                fill(c);
+                turn(w);
+        }
+        w->flood = NULL;
+        assert_true(is_closed(w, c));
+        return c->written;
+}
+
+/* What he gets in beyond the limit is in the last read, or stays in the socket. */
+static void test_too_large_while_it_is_written(void **state) {
+        World *w = *state;
+        Client *c = join(w, "", 0);
+        size_t socket_holds;
+
+        fill(c);
+        socket_holds = c->written;
+        intake_set_message_max(w->share, 256 * KIB);
+        assert_in_range(flood(w, false), 256 * KIB, 256 * KIB + 2 * socket_holds);
+        assert_in_range(flood(w, true), 256 * KIB, 256 * KIB + 2 * socket_holds);
+
+        c = join(w, "", 0);
+        assert_true(call_of(w, c, 250 * KIB));
+        assert_true(call_of(w, c, 250 * KIB));
+}
+
 /* Who does not come to an end is not waited for; the larger it is, the shorter. */
 static void test_time(void **state) {
         World *w = *state;
@@ -414,6 +473,7 @@ int main(void) {
                 cmocka_unit_test_setup_teardown(test_half_behind_a_whole, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_places, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_too_large, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_too_large_while_it_is_written, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_time, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_with_descriptor, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_gone, set_up, tear_down),
