@@ -75,9 +75,11 @@ void egressd_tell_untold(Egressd *e) {
 
 /* ---- denials ---- */
 
-/* What they were about, if the first one's detail does not say it all: [[text, count], …], and how many are in none of these. */
+/* What they were about, if the first one's detail does not say it all (it may have none, and a later one has): [[text, count], …], and how many are in none
+ * of these. */
 static int describe_details(json_t *data, const Denial *d) {
         _cleanup_json_ json_t *details = json_array();
+        bool says_all = d->n_details == 0 || (d->n_details == 1 && d->detail && strcmp(d->details[0].text, d->detail) == 0);
         uint64_t unlisted = d->count;
 
         for (size_t i = 0; i < d->n_details; i++) {
@@ -85,9 +87,9 @@ static int describe_details(json_t *data, const Denial *d) {
                 if (json_array_append_new(details, json_pack("[s, I]", d->details[i].text, (json_int_t) d->details[i].count)) < 0)
                         return -ENOMEM;
         }
-        if ((d->n_details > 1 || (d->n_details == 1 && strcmp(d->details[0].text, d->detail) != 0)) && json_object_set(data, "details", details) < 0)
+        if (!says_all && json_object_set(data, "details", details) < 0)
                 return -ENOMEM;
-        if (d->detail && unlisted > 0 && d->count > 1 && json_object_set_new(data, "unlisted", json_integer((json_int_t) unlisted)) < 0)
+        if ((d->detail || d->n_details > 0) && unlisted > 0 && d->count > 1 && json_object_set_new(data, "unlisted", json_integer((json_int_t) unlisted)) < 0)
                 return -ENOMEM;
         return 0;
 }

@@ -286,6 +286,31 @@ static void test_what_was_asked_for(void **state) {
         assert_null(strstr(w->auditd.records, "hidden"));
 }
 
+/* Connections of which nothing was known yet, and then a request, all denied alike: the record names what there is to name. */
+static void test_detail_of_a_later_one(void **state) {
+        _cleanup_json_ json_t *record = NULL;
+        const json_t *data, *details;
+        World *w = *state;
+
+        w->as_role = PEER_INJECT;
+        register_run_of(w, RUN, "paths");
+        call(w, "Amend", json_pack("{s:s, s:b, s:s}", "run", RUN, "allow", 0, "rule", "api.example.org"));
+        assert_null(w->error);
+        for (unsigned i = 0; i < 3; i++) { /* the first is told at once */
+                call(w, "Connect", json_pack("{s:s, s:i, s:s, s:s}", "name", "api.example.org", "port", 443, "protocol", "tls", "sni", "api.example.org"));
+                assert_denied(w, "denied-by-rule");
+        }
+        request_in_vain(w, "api.example.org", "GET", "/v1", "denied-by-rule");
+        denials_tick(w->e->denials, time_boottime() + DENIALS_WINDOW_USEC);
+        UNTIL(w->event, find_record(w, "api.example.org", 3, &record));
+        data = json_object_get(record, "data");
+        details = json_object_get(data, "details");
+        assert_null(json_object_get(data, "detail"));
+        assert_int_equal(json_array_size(details), 1);
+        assert_string_equal(json_string_value(json_array_get(json_array_get(details, 0), 0)), "GET /v1");
+        assert_int_equal(json_integer_value(json_object_get(data, "unlisted")), 2);
+}
+
 /* What makes a record longer is taken off the run's budget of records: 256 bytes are one more. */
 static void test_weight(void **state) {
         World *w = *state;
@@ -313,6 +338,7 @@ int main(void) {
                 cmocka_unit_test_setup_teardown(test_stop_unrecorded, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_what_a_proxy_says, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_what_was_asked_for, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_detail_of_a_later_one, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_weight, set_up, tear_down),
         };
 
