@@ -23,6 +23,7 @@
 
 enum {
         EGRESSD_BEAT_USEC = 2 * 1000 * 1000,
+        EGRESSD_BEAT_FRESH_USEC = 3 * 1000 * 1000, /* whoever begins to watch is not told of an older one: ten seconds more are an end in less than fifteen */
         EGRESSD_UNWATCHED_USEC = 10 * 1000 * 1000,
         EGRESSD_GRANT_USEC = 30 * 1000 * 1000, /* for new connects */
         EGRESSD_POLICIES_AT_ONCE = 2,          /* read or written, each in a thread */
@@ -80,7 +81,7 @@ struct Egressd {
         struct FairQueue *turns;    /* owned; egressd-turns.c */
         sd_event_source *turn;      /* owned */
         sd_event_source *beat;      /* owned */
-        uint64_t n_beats;
+        uint64_t n_beats, beat_usec; /* CLOCK_BOOTTIME, of the last one */
         bool ping_pending;
         bool audit_works;           /* as of the last ping; until there was one, so it is hoped: a grant needs its record anyway */
         uint64_t audit_lost_usec;   /* since when it does not; 0: it does */

@@ -2,7 +2,8 @@
 
 /*
  * The heartbeat. Every two seconds auditd is pinged; when it answers, the kernel's map is told that
- * egressd lives and everybody who watches gets a beat. Without an answer there is no beat of either kind.
+ * egressd lives and everybody who watches gets a beat. Without an answer there is no beat of either kind: nothing else that a watcher
+ * is told is one, since until the ping has failed nobody knows here that auditd is stuck. Only whoever begins to watch is told of the last one at once, if it is fresh.
  *
  * A watcher is a `more` call of io.anchorhold.Egress.Watch that is never answered for good. Through it a proxy
  * learns which grants it has, and from then on which of them are revoked (held-grants.c is its side); without it nobody could tell it, so a grant whose owner has no
@@ -56,12 +57,17 @@ static void drop_dead_watchers(Egressd *e) {
         }
 }
 
+/* Takes params over. */
+static json_t *add_beat(const Egressd *e, json_t *params) {
+        if (params && json_object_set_new(params, "heartbeat", json_integer((json_int_t) e->n_beats)) < 0)
+                params = json_unref(params);
+        return params;
+}
+
 /* Takes params over. What a watcher is not told now it would never be: it is let go, and watches anew. */
-static bool notify(Egressd *e, Watcher *w, json_t *params) {
+static bool notify(Watcher *w, json_t *params) {
         int r = -ENOMEM;
 
-        if (params && e->audit_works && e->n_beats > 0 && json_object_set_new(params, "heartbeat", json_integer((json_int_t) e->n_beats)) < 0)
-                params = json_unref(params);
         if (params)
                 r = ipc_call_notify(w->call, params);
         if (r >= 0 || r == -ENOTCONN)
@@ -86,6 +92,7 @@ static json_t *list_grants(const Egressd *e, const Peer *peer) {
 
 int egressd_watch(Egressd *e, IpcCall *call) {
         const Peer *peer = ipc_call_peer(call);
+        json_t *list;
         size_t n = 0;
         Watcher *w;
 
@@ -101,14 +108,17 @@ int egressd_watch(Egressd *e, IpcCall *call) {
                 return -ENOMEM;
         *w = (Watcher) { .next = e->watchers, .call = ipc_call_ref(call), .cgroup = peer->cgroup_id };
         e->watchers = w;
-        (void) notify(e, w, list_grants(e, peer));
+        list = list_grants(e, peer);
+        if (e->audit_works && e->n_beats > 0 && time_boottime() - e->beat_usec <= EGRESSD_BEAT_FRESH_USEC)
+                list = add_beat(e, list);
+        (void) notify(w, list);
         return 0;
 }
 
 static void tell_revoked(Egressd *e, const EgressGrant *g) {
         for (Watcher *w = e->watchers; w; w = w->next)
                 if (w->cgroup == g->cgroup)
-                        (void) notify(e, w, json_pack("{s:[I]}", "revoked", (json_int_t) g->id));
+                        (void) notify(w, json_pack("{s:[I]}", "revoked", (json_int_t) g->id));
 }
 
 bool egressd_cut_streams(Egressd *e, const EgressGrant *g, json_t *numbers) {
@@ -117,7 +127,7 @@ bool egressd_cut_streams(Egressd *e, const EgressGrant *g, json_t *numbers) {
         drop_dead_watchers(e);
         for (Watcher *w = e->watchers; w; w = w->next)
                 if (w->cgroup == g->cgroup)
-                        told = notify(e, w, json_pack("{s:[{s:I, s:O}]}", "streams", "grant", (json_int_t) g->id, "streams", numbers)) || told;
+                        told = notify(w, json_pack("{s:[{s:I, s:O}]}", "streams", "grant", (json_int_t) g->id, "streams", numbers)) || told;
         return told;
 }
 
@@ -257,8 +267,9 @@ static void on_ping(int r, void *userdata) {
         }
 
         e->n_beats++;
+        e->beat_usec = time_boottime();
         for (Watcher *w = e->watchers; w; w = w->next)
-                (void) notify(e, w, json_object());
+                (void) notify(w, add_beat(e, json_object()));
 }
 
 static int on_beat(sd_event_source *s, uint64_t usec, void *userdata) {

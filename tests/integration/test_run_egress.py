@@ -469,7 +469,7 @@ def test_auditd_frozen_cuts_and_denies_then_recovers(host, guest, world):
     with host.frozen("anchor-auditd"):
         thread.join(20)
         assert not thread.is_alive()
-        assert result["r"][1] != "end" and time.monotonic() - begin < 16
+        assert result["r"][1] != "end" and time.monotonic() - begin < 15
         assert guest.call(tls, address, "www.example.org", world.path("world.pem"), None, 20)[0] != 200
     assert wait_for(lambda: guest.call(tls, address, "www.example.org", world.path("world.pem"))[0] == 200, 20)
 

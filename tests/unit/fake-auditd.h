@@ -13,7 +13,9 @@ typedef struct FakeAuditd {
         IpcServer *server;   /* owned */
         const char *refuses; /* this event; "": every one */
         bool waits;          /* keeps the record and gives no answer */
-        IpcCall *waiting;    /* ref; the last one without */
+        bool frozen;         /* gives no answer to a ping */
+        IpcCall *waiting;    /* ref; the last record without */
+        IpcCall *pinging;    /* ref; the ping without */
         char *records;       /* owned; the parameters of each Append, one a line; NULL: there was none */
         void (*on_append)(const char *event, void *userdata); /* may be NULL; hears of it first */
         void *userdata;
@@ -45,6 +47,13 @@ static inline int fake_auditd_on_append(IpcCall *call, json_t *params, void *use
 }
 
 static inline int fake_auditd_on_ping(IpcCall *call, json_t *params, void *userdata) {
+        FakeAuditd *a = userdata;
+
+        if (a->frozen) {
+                (void) ipc_call_unref(a->pinging);
+                a->pinging = ipc_call_ref(call);
+                return 0;
+        }
         return ipc_call_reply(call, NULL);
 }
 
@@ -61,6 +70,7 @@ static inline void fake_auditd_start(FakeAuditd *a, sd_event *event) {
 
 static inline void fake_auditd_stop(FakeAuditd *a) {
         (void) ipc_call_unref(a->waiting);
+        (void) ipc_call_unref(a->pinging);
         a->server = ipc_server_free(a->server);
         free(a->records);
         *a = (FakeAuditd) {};

@@ -13,18 +13,25 @@
 
 typedef struct Watching {
         IpcClient *client; /* owned */
-        unsigned n;
+        unsigned n, n_beats, n_lost; /* messages; with a heartbeat; with what was lost, */
+        unsigned n_both;             /* and both */
         bool over;
         json_t *first;     /* ref; the first message */
 } Watching;
 
 static void on_message(IpcClient *c, const char *error, json_t *params, bool more, void *userdata) {
+        bool beats = json_is_integer(json_object_get(params, "heartbeat")), lost = json_object_get(params, "revoked") || json_object_get(params, "streams");
         Watching *g = userdata;
 
-        if (error || !more)
+        if (error || !more) {
                 g->over = true;
-        else if (g->n++ == 0)
+                return;
+        }
+        if (g->n++ == 0)
                 g->first = json_incref(params);
+        g->n_beats += beats;
+        g->n_lost += lost;
+        g->n_both += beats && lost;
 }
 
 static void watch(World *w, Watching *ret) {
@@ -102,6 +109,44 @@ static void test_first_message_without_auditd(void **state) {
         watch_no_more(&g);
 }
 
+/* Nor is any message that something is lost, whether auditd answers or nobody knows yet that it does not: else such messages would keep open for longer what
+ * has to end. */
+static void test_lost_grants_are_no_heartbeats(void **state) {
+        _cleanup_json_ json_t *numbers = json_pack("[i]", 1);
+        Watching g, late;
+        World *w = *state;
+        EgressRun *run;
+
+        register_run(w, RUN);
+        for (unsigned i = 0; i < 4; i++)
+                (void) grant_to_good(w);
+        run = egress_state_find(w->e->state, RUN);
+        UNTIL(w->event, w->e->n_beats > 0);
+        watch(w, &g);
+        assert_true(egressd_cut_streams(w->e, run->grants, numbers));
+        egressd_cut(w->e, run->grants, "policy-changed");
+        UNTIL(w->event, g.n_lost == 2 && g.n_beats >= 2); /* the control: true ones come */
+
+        w->auditd.frozen = true;
+        UNTIL(w->event, w->auditd.pinging);
+        g.n_beats = 0;
+        assert_true(w->e->audit_works);
+        assert_true(egressd_cut_streams(w->e, run->grants, numbers));
+        egressd_cut(w->e, run->grants, "policy-changed");
+        egressd_revoke(w->e, run, 0, "over-budget");
+        UNTIL(w->event, g.n_lost == 6);
+        assert_int_equal(g.n_beats, 0);
+        assert_int_equal(g.n_both, 0);
+
+        /* an old one is not told to whoever comes now */
+        w->e->audit_works = true;
+        w->e->beat_usec = time_boottime() - EGRESSD_BEAT_FRESH_USEC - 1;
+        watch(w, &late);
+        assert_null(json_object_get(late.first, "heartbeat"));
+        watch_no_more(&late);
+        watch_no_more(&g);
+}
+
 /* One that cannot be told, since it does not read, is let go: it watches anew when it does. */
 static void test_watcher_that_does_not_read(void **state) {
         _cleanup_json_ json_t *numbers = json_array();
@@ -134,6 +179,7 @@ int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test_setup_teardown(test_first_message, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_first_message_without_auditd, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_lost_grants_are_no_heartbeats, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_watcher_that_does_not_read, set_up, tear_down),
         };
 
