@@ -33,6 +33,13 @@ static const json_t *find_argv(const SpecInput *in, const PolicyStep *step, bool
         return step->argv;
 }
 
+/* Of the step, else of the harness for an agent, else where the repository is. */
+static const char *find_cwd(const SpecInput *in, const PolicyStep *step, const json_t *harness) {
+        const char *named = step->cwd ?: json_string_value(json_object_get(harness, "cwd"));
+
+        return named ?: (in->workflow->repository ? "/workspace/repo" : "/root");
+}
+
 static int make_step(const SpecInput *in, const PolicyStep *step, json_t **ret) {
         bool is_agent = strcmp(step->kind, "agent") == 0;
         const json_t *harness = is_agent ? in->harness : NULL;
@@ -54,7 +61,7 @@ static int make_step(const SpecInput *in, const PolicyStep *step, json_t **ret) 
 
         object = json_pack("{s:s, s:s, s:O, s:s, s:O, s:I}",
                            "name", step->name, "kind", step->kind, "argv", argv,
-                           "cwd", step->cwd, "env", env,
+                           "cwd", find_cwd(in, step, harness), "env", env,
                            "timeout_s", (json_int_t) step->timeout_s);
         if (!object)
                 return -ENOMEM;

@@ -207,7 +207,7 @@ static void check_step_kind(const Node *n, const PolicyStep *s, const StepRules 
 static bool read_step(const Node *n, const StepRules *rules, bool after_agent, PolicyStep *ret) {
         static const char *const known[] = { "name", "kind", "argv", "cwd", "env", "timeout", "feedback", NULL };
         static const char *const known_feedback[] = { "rounds", NULL };
-        PolicyStep s = { .cwd = rules->repository ? "/workspace/repo" : "/root" };
+        PolicyStep s = {};
         uint64_t rounds = 0;
         const char *wrong;
         Node feedback;

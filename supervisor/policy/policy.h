@@ -195,7 +195,7 @@ typedef struct PolicyStep {
         const char *name;
         const char *kind;           /* "prepare", "agent", "check", "exec" */
         const json_t *argv;         /* check, prepare; NULL for agent (the harness has it) and exec (the item has it) */
-        const char *cwd;            /* never NULL */
+        const char *cwd;            /* NULL: not named, so the harness's for an agent, else where the work is (api/spec.c) */
         const json_t *env;          /* {"K": "V" | {"sentinel": "CREDENTIAL"}}, or NULL */
         uint64_t timeout_s;
         unsigned feedback_rounds;   /* check: how often the agent may be told and run again */

@@ -245,19 +245,24 @@ void run_step_audit(Run *r) {
 
 void run_step_files(Run *r) {
         const RunStep *s = run_plan_next(&r->plan);
-        json_t *file = json_array_get(s->files, r->file);
+        json_t *file = json_array_get(s->files, r->file), *request;
         RunContext context = make_context(r);
         _cleanup_free_ char *text = NULL;
+        int mode;
 
         if (!file)
                 return run_advance(r, STAGE_STEP_EXEC);
 
         r->file++;
+        mode = run_file_mode(file);
         text = run_command_fill(json_string_value(json_object_get(file, "content")), s, &context);
         if (!text)
                 return run_end(r, "error", "out of memory");
 
-        run_put_text(r, json_string_value(json_object_get(file, "path")), text, STAGE_STEP_FILES);
+        request = json_pack("{s:s}", "path", json_string_value(json_object_get(file, "path")));
+        if (mode >= 0 && json_object_set_new(request, "mode", json_integer(mode)) < 0)
+                request = json_unref(request);
+        put_text(r, request, text, STAGE_STEP_FILES);
 }
 
 static void step_on_output(GuestStream *s, ChannelType type, const uint8_t *data, size_t size, void *userdata) {

@@ -2,6 +2,7 @@
 #include "run/run-spec.h"
 
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "util/json.h"
@@ -41,6 +42,14 @@ static void read_strings(JsonReader *r, const json_t *object, const char *base, 
         *ret = array;
 }
 
+int run_file_mode(const json_t *file) {
+        const char *mode = json_string_value(json_object_get(file, "mode"));
+
+        if (!mode || strlen(mode) != 4 || mode[0] != '0' || mode[strspn(mode, "01234567")] != '\0')
+                return -EINVAL;
+        return (int) strtol(mode, NULL, 8);
+}
+
 static void read_files(JsonReader *r, const json_t *object, const char *base, json_t **ret) {
         json_t *array = NULL, *file;
         size_t i;
@@ -53,6 +62,8 @@ static void read_files(JsonReader *r, const json_t *object, const char *base, js
 
                 if (!path || path[0] != '/' || !json_is_string(json_object_get(file, "content")))
                         json_reader_fail(r, base, "files", "element %zu needs an absolute path and a content", i);
+                if (json_object_get(file, "mode") && run_file_mode(file) < 0)
+                        json_reader_fail(r, base, "files", "element %zu has a mode that is no four octal digits", i);
         }
         *ret = array;
 }

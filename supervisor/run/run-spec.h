@@ -39,4 +39,7 @@ typedef struct RunSpec {
 int run_spec_parse(json_t *document, RunSpec *ret, char **ret_reason);
 void run_spec_done(RunSpec *s);
 
+/* Of one of a step's files; -EINVAL: it has none. */
+int run_file_mode(const json_t *file);
+
 const char *run_step_kind_name(RunStepKind kind);

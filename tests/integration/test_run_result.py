@@ -123,6 +123,15 @@ def test_a_repository_of_sha256(host, tmp_path):
         host.run(f"rm -rf {where} /var/home/operator/result.bundle")
 
 
+def test_folders_and_modes(host):
+    """Where a harness says that its agent starts and a step says that it does, and with the modes that its files are to have."""
+    script = "pwd; stat -c '%a %n' /root/private /root/tool /root/plain; /root/tool"
+    host.anchorctl("run", "--workflow", "script-placed", "--task", script, timeout=300)
+    said = host.anchorctl("logs", host.items()[0]["id"]).stdout.splitlines()
+    expected = ["/usr/share", "600 /root/private", "755 /root/tool", "644 /root/plain", "tool", "/usr/lib", "/root"]
+    assert [line for line in said if line in expected] == expected, said
+
+
 # The first is a script in the agent's place, the second a real agent whose model says so.
 LIES = {"lie-about-tests": ("script-check", provider.as_shell(provider.lie_about_tests())), "lie-about-everything": ("fix-once", f"{TASK} script:lie-about-everything")}
 

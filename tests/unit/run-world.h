@@ -54,9 +54,9 @@ struct World {
         unsigned n_hung;            /* the first n_hung never say it */
         unsigned n_qmp;
         char *commands;             /* owned: what was executed, "argv0 …\n" */
-        char *files;                /* owned: "PATH size [+]\n" */
+        char *files;                /* owned: "PATH size [MODE] [+]\n" */
         char *signals;              /* owned: "15\n"… */
-        char put_path[256], put_store[256];
+        char put_path[256], put_store[256], put_mode[16];
         char *put;                  /* owned; of the file that comes in */
         size_t put_size;
         bool put_appends, off;
@@ -182,7 +182,7 @@ static inline void guest_on_data(World *w, const ChannelFrame *f) {
                 guest_say(w, CHANNEL_CREDIT, f->stream, credit, 4);
                 return;
         }
-        append(&w->files, "%s %zu%s%s\n", w->put_path, w->put_size, w->put_appends ? " +" : "", w->put_store);
+        append(&w->files, "%s %zu%s%s%s\n", w->put_path, w->put_size, w->put_mode, w->put_appends ? " +" : "", w->put_store);
         free(w->last_file);
         w->last_file = w->put;
         w->put = NULL;
@@ -199,6 +199,9 @@ static inline void guest_on_request(World *w, const ChannelFrame *f) {
         switch (f->type) {
         case CHANNEL_PUT:
                 (void) snprintf(w->put_path, sizeof(w->put_path), "%s", json_string_value(json_object_get(request, "path")));
+                w->put_mode[0] = 0;
+                if (json_object_get(request, "mode"))
+                        (void) snprintf(w->put_mode, sizeof(w->put_mode), " %04llo", json_integer_value(json_object_get(request, "mode")));
                 w->put_appends = json_is_true(json_object_get(request, "append"));
                 (void) snprintf(w->put_store, sizeof(w->put_store), "%s", json_string_value(json_object_get(request, "java_store")) ?: "");
                 break;

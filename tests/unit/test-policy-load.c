@@ -35,7 +35,7 @@ static void test_vendor(void **state) {
         assert_int_equal(w->n_steps, 2);
         assert_string_equal(w->steps[0].kind, "agent");
         assert_int_equal(w->steps[0].timeout_s, 1800);
-        assert_string_equal(w->steps[1].cwd, "/workspace/repo");
+        assert_null(w->steps[1].cwd);
         assert_int_equal(w->steps[1].feedback_rounds, 2);
         assert_int_equal(w->n_verify, 1);
         assert_int_equal(strlen(w->digest), 64);

@@ -46,6 +46,9 @@ static void test_spec(void **state) {
                 { "{" HEAD "\"stage\":\"work\",\"steps\":[{\"name\":\"a\",\"kind\":\"exec\",\"argv\":[1],\"timeout_s\":1}]}", "/steps/0/argv" },
                 { "{" HEAD "\"stage\":\"work\",\"repository\":{\"base\":\"zz\",\"ref\":\"r\",\"result_ref\":\"r\"},\"steps\":[]}", "/repository/base" },
                 { "{" HEAD "\"stage\":\"work\",\"steps\":[{\"name\":\"a\",\"kind\":\"exec\",\"argv\":[\"x\"],\"timeout_s\":1,\"files\":[{\"path\":\"x\",\"content\":\"\"}]}]}", "/steps/0/files" },
+                { "{" HEAD "\"stage\":\"work\",\"steps\":[{\"name\":\"a\",\"kind\":\"exec\",\"argv\":[\"x\"],\"timeout_s\":1,\"files\":[{\"path\":\"/x\",\"content\":\"\",\"mode\":384}]}]}", "/steps/0/files" },
+                { "{" HEAD "\"stage\":\"work\",\"steps\":[{\"name\":\"a\",\"kind\":\"exec\",\"argv\":[\"x\"],\"timeout_s\":1,\"files\":[{\"path\":\"/x\",\"content\":\"\",\"mode\":\"0800\"}]}]}", "/steps/0/files" },
+                { "{" HEAD "\"stage\":\"work\",\"steps\":[{\"name\":\"a\",\"kind\":\"exec\",\"argv\":[\"x\"],\"timeout_s\":1,\"files\":[{\"path\":\"/x\",\"content\":\"\",\"mode\":\"1777\"}]}]}", "/steps/0/files" },
         };
 
         for (size_t i = 0; i < ELEMENTSOF(bad); i++) {

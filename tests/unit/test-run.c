@@ -14,7 +14,7 @@
 
 #define REPOSITORY "\"repository\":{\"base\":\"" BASE "\",\"ref\":\"refs/anchorhold/base\",\"result_ref\":\"refs/anchorhold/result\"},"
 #define FIX "\"task\":\"mend it\",\"steps\":[{\"name\":\"agent\",\"kind\":\"agent\",\"argv\":[\"agent\",\"{task}\"],\"timeout_s\":60," \
-            "\"env\":{\"KEY\":{\"sentinel\":\"model\"}},\"files\":[{\"path\":\"/root/conf\",\"content\":\"do: {task}\"}]}," \
+            "\"env\":{\"KEY\":{\"sentinel\":\"model\"}},\"files\":[{\"path\":\"/root/open\",\"content\":\"x\"},{\"path\":\"/root/conf\",\"content\":\"do: {task}\",\"mode\":\"0600\"}]}," \
             "{\"name\":\"check\",\"kind\":\"check\",\"argv\":[\"make\"],\"timeout_s\":60,\"feedback\":{\"rounds\":2}}]}"
 
 /* ---- a command ---- */
@@ -124,7 +124,7 @@ static void test_fix(void **state) {
         assert_string_equal(w->commands, "clone\nagent\nmake\nagent\nmake\ncollect\n");
         assert_string_equal(w->files, "/run/anchorhold/ca.pem 11\n/usr/local/share/ca-certificates/anchorhold.crt 11\n"
                                       "/etc/ssl/certs/ca-certificates.crt 11 +/etc/ssl/certs/java/cacerts\n/workspace/seed.bundle 786437\n"
-                                      "/root/conf 11\n/root/conf 94\n");
+                                      "/root/open 1\n/root/conf 11 0600\n/root/open 1\n/root/conf 94 0600\n");
         assert_true(has(w->last_file, "do: mend it") && has(w->last_file, "test 7 is wrong"));
         assert_int_equal(finish_fact(w, "rounds"), 2);
         assert_int_equal(finish_fact(w, "bundle_bytes"), 27);

@@ -104,6 +104,37 @@ static void test_agent(void **state) {
         assert_int_equal(spec_make_run(&in, &vm), -EINVAL);
 }
 
+static const char *cwd_of(const SpecInput *in) {
+        _cleanup_json_ json_t *spec = NULL;
+        static char cwd[64];
+
+        assert_int_equal(spec_make_run(in, &spec), 0);
+        (void) snprintf(cwd, sizeof(cwd), "%s", at(json_array_get(json_object_get(spec, "steps"), 0), "cwd"));
+        return cwd;
+}
+
+/* The step's own, else the harness's for the agent and nobody else, else where the repository is. */
+static void test_cwd(void **state) {
+        _cleanup_json_ json_t *harness = parse("{\"argv\": [\"pi\", \"{task}\"], \"cwd\": \"/srv\", \"files\": [{\"path\": \"/x\", \"content\": \"y\", \"mode\": \"0600\"}]}"),
+                              *plain = parse("{\"argv\": [\"pi\", \"{task}\"]}"), *argv = parse("[\"make\"]"), *spec = NULL;
+        PolicyStep step = { .name = "s", .kind = "agent", .timeout_s = 9 };
+        PolicyWorkflow w = { .name = "w", .template_name = "base", .repository = true, .run_s = 10, .steps = &step, .n_steps = 1 };
+        SpecInput in = { .run = "r000000000001", .item = "i000000000001", .attempt = 1, .workflow = &w, .task = "fix", .base = COMMIT_A, .harness = harness };
+
+        assert_string_equal(cwd_of(&in), "/srv");
+        assert_int_equal(spec_make_run(&in, &spec), 0);
+        assert_string_equal(at(json_array_get(json_object_get(json_array_get(json_object_get(spec, "steps"), 0), "files"), 0), "mode"), "0600");
+        in.harness = plain;
+        assert_string_equal(cwd_of(&in), "/workspace/repo");
+        w.repository = false;
+        assert_string_equal(cwd_of(&in), "/root");
+        in.harness = harness;
+        step.cwd = "/mnt";
+        assert_string_equal(cwd_of(&in), "/mnt");
+        step = (PolicyStep) { .name = "s", .kind = "check", .argv = argv, .timeout_s = 9 };
+        assert_string_equal(cwd_of(&in), "/root");
+}
+
 static void test_submissions(void **state) {
         _cleanup_json_ json_t *good = parse("[\"true\"]"), *empty = parse("[]"), *wrong = parse("[1]"), *nameless = parse("[\"\"]");
         PolicyStep agent = { .name = "agent", .kind = "agent", .cwd = "/workspace/repo" };
@@ -186,6 +217,7 @@ int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_exec),
                 cmocka_unit_test(test_agent),
+                cmocka_unit_test(test_cwd),
                 cmocka_unit_test(test_submissions),
                 cmocka_unit_test(test_frames),
                 cmocka_unit_test(test_seeds),
