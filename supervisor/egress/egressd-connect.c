@@ -27,7 +27,7 @@ static int deny(Egressd *e, EgressRun *run, IpcCall *call, const Question *quest
         const char *name = v->name[0] ? v->name : question->name ?: question->address;
 
         egressd_deny(e, run, ipc_call_peer(call), "egress.deny", v->rule, name, (uint16_t) question->port, v->reason, v->detail);
-        return egressd_answer(call, "deny", v->reason, v->rule, v->name, NULL, 0, false, NULL, NULL);
+        return egressd_answer(call, NULL, "deny", v->reason, v->rule, v->name, NULL, 0, false, NULL, NULL);
 }
 
 /* A name that was never looked up (CONNECT) counts against the budgets like one that was. */
@@ -69,7 +69,7 @@ static int look(IpcCall *call, json_t *params, void *userdata) {
         verdict = v.decision.verdict == EGRESS_INSPECT ? "inspect" : "pass";
         if (question.resolve)
                 return request_begin_look(e, run, call, &question, &v, verdict);
-        return egressd_answer(call, verdict, "allowed", v.rule, v.name, protocol_to_text(v.decision.protocol), 0, false, NULL, NULL);
+        return egressd_answer(call, NULL, verdict, "allowed", v.rule, v.name, protocol_to_text(v.decision.protocol), 0, false, NULL, NULL);
 }
 
 int egressd_note_request(EgressGrant *g, const Peer *peer, const char *method, const char *path) {

@@ -166,10 +166,11 @@ void egressd_requests_done(Egressd *e) {
                 (void) request_free(e->requests);
 }
 
-int egressd_answer(IpcCall *call, const char *verdict, const char *reason, const char *rule, const char *name, const char *protocol,
+int egressd_answer(IpcCall *call, const EgressRun *run, const char *verdict, const char *reason, const char *rule, const char *name, const char *protocol,
                   uint64_t grant, bool covers, json_t *addresses, const char *git) {
-        json_t *params = json_pack("{s:s, s:s, s:s, s:s, s:s*, s:O*, s:o*}", "verdict", verdict, "reason", reason, "rule", rule, "name", name,
-                                   "protocol", protocol, "addresses", addresses, "git", git ? json_loads(git, 0, NULL) : NULL);
+        json_t *params = json_pack("{s:s, s:s, s:s, s:s, s:s*, s:O*, s:o*, s:s*, s:s*}", "verdict", verdict, "reason", reason, "rule", rule, "name", name,
+                                   "protocol", protocol, "addresses", addresses, "git", git ? json_loads(git, 0, NULL) : NULL,
+                                   "workflow", run ? run->workflow : NULL, "stage", run ? run->stage : NULL);
 
         if (params && grant > 0 && json_object_set_new(params, "grant", json_integer((json_int_t) grant)) < 0)
                 params = json_unref(params);
@@ -182,7 +183,7 @@ int egressd_answer(IpcCall *call, const char *verdict, const char *reason, const
 
 static void request_deny(EgressRequest *q, const char *reason, const char *detail) {
         egressd_deny(q->egressd, q->run, ipc_call_peer(q->call), "egress.deny", q->rule, q->name, q->port, reason, detail);
-        (void) egressd_answer(q->call, "deny", reason, q->rule, q->name, NULL, 0, false, NULL, NULL);
+        (void) egressd_answer(q->call, NULL, "deny", reason, q->rule, q->name, NULL, 0, false, NULL, NULL);
         (void) request_free(q);
 }
 
@@ -273,7 +274,7 @@ static void request_on_recorded(int r, void *userdata) {
                 return;
         }
 
-        (void) egressd_answer(q->call, q->verdict, "allowed", q->rule, q->name, NULL, q->grant_id, request_covers(q), q->addresses, q->git);
+        (void) egressd_answer(q->call, q->run, q->verdict, "allowed", q->rule, q->name, NULL, q->grant_id, request_covers(q), q->addresses, q->git);
         (void) request_free(q);
 }
 
@@ -392,7 +393,7 @@ static void request_grant(EgressRequest *q, const AddressRange *nat64, size_t n_
                 return;
         }
         if (q->look) {
-                (void) egressd_answer(q->call, q->verdict, "allowed", q->rule, q->name, q->protocol, 0, false, NULL, NULL);
+                (void) egressd_answer(q->call, NULL, q->verdict, "allowed", q->rule, q->name, q->protocol, 0, false, NULL, NULL);
                 (void) request_free(q);
                 return;
         }

@@ -15,6 +15,6 @@ int request_begin_look(Egressd *e, EgressRun *run, IpcCall *call, const Question
  * there already, "pass" for one more request on its connection. */
 int request_begin_recorded(Egressd *e, EgressRun *run, IpcCall *call, const Question *question, const Verdict *v, const char *verdict);
 
-/* The answer of Look and Connect. git: as in EgressDecision, may be NULL. */
-int egressd_answer(IpcCall *call, const char *verdict, const char *reason, const char *rule, const char *name, const char *protocol,
+/* The answer of Look and Connect. git: as in EgressDecision, may be NULL. run: what it was registered as is in the answer; NULL: is not. */
+int egressd_answer(IpcCall *call, const EgressRun *run, const char *verdict, const char *reason, const char *rule, const char *name, const char *protocol,
                    uint64_t grant, bool covers, json_t *addresses, const char *git);

@@ -34,7 +34,9 @@ struct EgressLink {
         sd_event_source *silence, *again; /* owned */
         EgressLost lost;
         EgressRevoked revoked;
+        EgressDisagrees disagrees;
         void *userdata;
+        const char *workflow, *stage; /* borrowed; NULL: nobody compares */
         bool heard, lost_now;
         EgressQuestion *questions; /* owned: those that were not answered */
         EgressHolder *holders; /* borrowed */
@@ -43,6 +45,7 @@ struct EgressLink {
 struct EgressQuestion {
         EgressQuestion *next, **prev;
         EgressLink *link; /* borrowed */
+        uint16_t port;
         bool within;      /* it brings no grant */
         EgressDone done;  /* NULL once nobody waits */
         void *userdata;
@@ -125,6 +128,12 @@ static void link_on_revoked(uint64_t grant, void *userdata) {
                         return;
                 }
         l->revoked((int64_t) grant, 0, l->userdata);
+}
+
+void egress_link_expect(EgressLink *l, const char *workflow, const char *stage, EgressDisagrees disagrees) {
+        l->workflow = workflow;
+        l->stage = stage;
+        l->disagrees = disagrees;
 }
 
 void egress_link_hold(EgressLink *l, EgressHolder *h, int64_t grant, void (*revoked)(void *userdata), void *userdata) {
@@ -217,6 +226,17 @@ static bool is_revoked(EgressLink *l, const EgressQuestion *q, const EgressAnswe
         return !q->within && !held_grants_answer(l->held, a->grant > 0 ? (uint64_t) a->grant : 0);
 }
 
+/* anchord told egressd what the run is, and secretd; each works out by itself what that may, so that the credentials of one workflow must not meet the hosts
+ * of another. A name that is not there is another one as well. */
+static bool is_of_another(EgressLink *l, const EgressQuestion *q, const json_t *answer) {
+        const char *workflow = json_string_value(json_object_get(answer, "workflow")) ?: "", *stage = json_string_value(json_object_get(answer, "stage")) ?: "";
+
+        if (!l->workflow || (strcmp(workflow, l->workflow) == 0 && strcmp(stage, l->stage) == 0))
+                return false;
+        l->disagrees(json_string_value(json_object_get(answer, "name")) ?: "", q->port, workflow, stage, l->userdata);
+        return true;
+}
+
 static void link_on_answer(IpcClient *c, const char *error, json_t *params, bool more, void *userdata) {
         EgressQuestion *q = userdata;
         EgressLink *l = q->link;
@@ -242,6 +262,10 @@ static void link_on_answer(IpcClient *c, const char *error, json_t *params, bool
         if (is_revoked(l, q, &a)) {
                 egress_link_done(l, a.grant, 0, 0, 0);
                 a = (EgressAnswer) { .reason = "unavailable", .rule = "default" };
+        }
+        if (a.pass && is_of_another(l, q, params)) {
+                egress_link_done(l, a.grant, 0, 0, 0);
+                a = (EgressAnswer) { .reason = "disagreement", .rule = "default" };
         }
         question_over(q);
         if (done)
@@ -286,7 +310,7 @@ int egress_link_ask(EgressLink *l, const char *name, uint16_t port, const char *
                 json_unref(params);
                 return -ENOMEM;
         }
-        *q = (EgressQuestion) { .link = l, .within = within != NULL, .done = done, .userdata = userdata };
+        *q = (EgressQuestion) { .link = l, .port = port, .within = within != NULL, .done = done, .userdata = userdata };
 
         r = ipc_client_call_async(l->client, EGRESS "Connect", params, NULL, 0, false, ANSWER_USEC, link_on_answer, q);
         if (r < 0)

@@ -35,6 +35,12 @@ int egress_link_new(EgressLink **ret, sd_event *event, const char *socket_path, 
 EgressLink *egress_link_free(EgressLink *l);
 DEFINE_CLEANUP(EgressLink *, egress_link_free)
 
+/* egressd allowed a request for that name, and was told that the run is another one than it is to secretd. */
+typedef void (*EgressDisagrees)(const char *name, uint16_t port, const char *workflow, const char *stage, void *userdata);
+
+/* What the run is to secretd; both are borrowed. From now on what egressd allows for something else is denied, with the reason "disagreement". */
+void egress_link_expect(EgressLink *l, const char *workflow, const char *stage, EgressDisagrees disagrees);
+
 /* The connection that is to carry a request, if there is one. */
 typedef struct EgressWithin {
         int64_t grant;

@@ -131,6 +131,19 @@ static void inject_on_grant_revoked(int64_t grant, int64_t stream, void *userdat
                 exchange_close_grant(&i->context, grant);
 }
 
+/* A fault of the host's, or anchord lies: no guest can bring it about. */
+static void inject_on_disagreement(const char *name, uint16_t port, const char *workflow, const char *stage, void *userdata) {
+        _cleanup_free_ char *detail = NULL, *key = text_format("disagreement %s %u", name, port);
+        Inject *i = userdata;
+
+        detail = text_format("egressd: %s, %s; secretd: %s, %s", workflow, stage, i->secrets->workflow, i->secrets->stage);
+        if (!key || !detail)
+                return (void) log_oom();
+        log_error("egressd and secretd were told different things about this run: %s", detail);
+        notes_add(i->notes, "conn.deny", key,
+                  json_pack("{s:s, s:i, s:s, s:s, s:s}", "name", name, "port", (int) port, "reason", "disagreement", "rule", "default", "detail", detail));
+}
+
 /* Of one whose values are minted: that there is none yet is no revocation. */
 static void update_minted(RunCredential *known, InjectCredential *c, RunCredential *fresh) {
         known->minted = fresh->minted;
@@ -265,6 +278,7 @@ static int read_bundle(Inject *i, const char *run, const char *path) {
 }
 
 static int connect_others(Inject *i, const InjectPaths *paths) {
+        bool over;
         int r;
 
         if ((r = audit_client_new(&i->audit, i->event)) < 0 ||
@@ -275,7 +289,9 @@ static int connect_others(Inject *i, const InjectPaths *paths) {
             (r = budget_new(&i->budget, i->event, paths->run_api)) < 0 ||
             (r = ipc_client_new(&i->secretd, i->event, paths->secret_api)) < 0)
                 return r;
-        if (strcmp(i->secrets->stage, "revoke") == 0)
+        over = strcmp(i->secrets->stage, "revoke") == 0;
+        egress_link_expect(i->egress, i->secrets->workflow, over ? "work" : i->secrets->stage, inject_on_disagreement); /* so anchord registers it anew for that */
+        if (over)
                 return revoker_new(&i->revoker, i->event, i->secrets->run, i->egress, i->tls, i->audit, i->secretd);
         r = minter_new(&i->minter, &(MinterSetup) { i->event, i->secrets, i->credentials, i->egress, i->tls, i->audit, i->secretd, &i->context.generation });
         if (r < 0)

@@ -380,6 +380,10 @@ int request_read_answer(const EgressAnswer *a, Refusal *ret) {
                 return 0;
         if (strcmp(a->reason, "unavailable") == 0)
                 return unavailable(ret, "The host did not decide.");
+        if (strcmp(a->reason, "disagreement") == 0) {
+                refusal_set(ret, 503, "disagreement", "default", "Two parts of the host were told different things about this run: nothing leaves.");
+                return REQUEST_E_REFUSED;
+        }
         (void) snprintf(message, sizeof(message), "Not allowed by policy (%s, %s).", a->reason, a->rule);
         refusal_set(ret, 403, a->reason, a->rule, message);
         return REQUEST_E_REFUSED;

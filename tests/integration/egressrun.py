@@ -83,10 +83,10 @@ class EgressRun:
 
 
 class InjectRun(EgressRun):
-    """The same with its inject, for a workflow with credentials."""
+    """The same with its inject, for a workflow with credentials; egressd may be told another one."""
 
-    def __init__(self, host, anchord, run, workflow):
-        super().__init__(host, anchord, run, workflow)
+    def __init__(self, host, anchord, run, workflow, to_egressd=None):
+        super().__init__(host, anchord, run, to_egressd or workflow)
         self.secret("Register", workflow=workflow, item="i" + run[1:], stage="work", expires_usec=int((time.time() + 3600) * 1e6))
         host.systemctl("start", f"anchor-inject@{run}.socket")
 

@@ -11,8 +11,9 @@ import time
 
 import pytest
 
-from egressrun import InjectRun
+from egressrun import InjectRun, records
 from injectclient import ask, connect
+from waiting import wait_for
 
 WIRE, STRANGE = "wire.example.org", "strange.example.org"
 REAL = "client-REALCLIENTREALCLIENTREALCLIENTREALCLIENT"
@@ -21,8 +22,8 @@ TIMES = 9
 
 
 @contextlib.contextmanager
-def inject(host, anchord):
-    it = InjectRun(host, anchord, next(RUNS), "exec-client")
+def inject(host, anchord, to_egressd=None):
+    it = InjectRun(host, anchord, next(RUNS), "exec-client", to_egressd)
     try:
         yield it
     finally:
@@ -66,6 +67,23 @@ def test_the_hosts_own_store_counts(host, world, anchord, guest):
             assert answer(other, WIRE)[0] == 200
     finally:
         host.run(f"rm -f {own}; mv {kept} {configured}")
+
+
+def test_deny_run_that_two_were_told_otherwise_of(host, world, anchord, guest):
+    """Another workflow may reach the same host; what anchord told egressd is not what it told secretd, so that none of its credentials leaves."""
+    workflows = "/etc/anchorhold/policy/workflows"
+    host.run(f"cp {workflows}/exec-client.json {workflows}/exec-twin.json")
+    try:
+        before = len(world.log("wire"))
+        with inject(host, anchord, "exec-twin") as torn:
+            status, reason, message = answer(torn, WIRE)
+            assert (status, reason) == (503, "disagreement") and "different things" in message
+            [record] = wait_for(lambda: records(host, "conn.deny", torn.run, name=WIRE, reason="disagreement"))
+            assert record["detail"] == "egressd: exec-twin, work; secretd: exec-client, work"
+        assert len(world.log("wire")) == before
+        assert answer(guest, WIRE)[0] == 200                             # the control
+    finally:
+        host.run(f"rm {workflows}/exec-twin.json")
 
 
 def test_a_call_is_answered_whole(host, anchord):

@@ -27,7 +27,7 @@ typedef struct World {
         bool answered, pass;
         char reason[32];
         int64_t grant, revoked;
-        unsigned n_done;
+        unsigned n_done, n_disagreements;
 } World;
 
 static int on_connect(IpcCall *call, json_t *params, void *userdata) {
@@ -162,6 +162,44 @@ static void test_revoked_while_nobody_listened(void **state) {
         }
 }
 
+static void on_disagreement(const char *name, uint16_t port, const char *workflow, const char *stage, void *userdata) {
+        World *w = userdata;
+
+        assert_string_equal(name, "api.example.org");
+        assert_int_equal(port, 443);
+        w->n_disagreements++;
+}
+
+static void grant_as(World *w, const char *workflow, const char *stage) {
+        assert_return_code(ipc_call_reply(w->question, json_pack("{s:s, s:s, s:s, s:s, s:i, s:[s], s:s*, s:s*}", "verdict", "pass", "reason", "allowed", "rule", "test",
+                                                                 "name", "api.example.org", "grant", GRANT, "addresses", "127.0.0.9", "workflow", workflow, "stage", stage)),
+                           0);
+        w->question = ipc_call_unref(w->question);
+        UNTIL(w->event, w->answered);
+}
+
+/* What egressd allows to another workflow or stage than secretd knows the run as is denied, and given back. */
+static void test_disagreement(void **state) {
+        static const struct { const char *workflow, *stage; } others[] = { { "exec", "work" }, { "code-fix", "verify" }, { NULL, "work" }, { "code-fix", NULL } };
+        World *w = *state;
+
+        egress_link_expect(w->link, "code-fix", "work", on_disagreement);
+        for (unsigned i = 0; i < ELEMENTSOF(others); i++) {
+                ask(w);
+                grant_as(w, others[i].workflow, others[i].stage);
+                assert_false(w->pass);
+                assert_string_equal(w->reason, "disagreement");
+                assert_int_equal(w->grant, 0);
+                assert_int_equal(w->n_disagreements, i + 1);
+                UNTIL(w->event, w->n_done == i + 1);
+        }
+        ask(w);
+        grant_as(w, "code-fix", "work"); /* the control */
+        assert_true(w->pass);
+        assert_int_equal(w->grant, GRANT);
+        assert_int_equal(w->n_disagreements, ELEMENTSOF(others));
+}
+
 /* A further question on the connection brings no grant, and ends nothing that is held. */
 static void test_within(void **state) {
         EgressWithin within = { .grant = GRANT };
@@ -207,6 +245,7 @@ int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test_setup_teardown(test_revoked_before_it_is_known, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_revoked_while_nobody_listened, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_disagreement, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_within, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_last_words, set_up, tear_down),
         };

@@ -264,6 +264,8 @@ static void test_connect(void **state) {
         assert_int_equal(n_granted(), 1);
         assert_int_equal(w->n_granted_before, 0); /* the kernel opened nothing that was not on record */
         assert_int_equal(n_live(), 1);
+        assert_string_equal(get(w, "workflow"), "net");
+        assert_string_equal(get(w, "stage"), "work");
         assert_non_null(strstr(w->auditd.records, "egress.allow"));
         grant = json_integer_value(json_object_get(w->answer, "grant"));
         assert_true(grant > 0);

@@ -284,12 +284,28 @@ static void test_misuse_in_body(void **state) {
 CLIENT(client_of_deny, GET("/v1/x") KEY "\r\n", EXPECT(strstr(text, "HTTP/1.1 403 ")); EXPECT(strstr(text, "no-rule"));)
 CLIENT(client_of_unavailable, GET("/v1/x") KEY "\r\n", EXPECT(strstr(text, "HTTP/1.1 503 "));)
 
+static void on_disagreement(const char *name, uint16_t port, const char *workflow, const char *stage, void *userdata) {
+        assert_string_equal(name, NAME);
+}
+
 static void test_denied_by_egressd(void **state) {
         World *w = *state;
 
         w->deny = "no-rule";
         play(w, client_of_deny);
         assert_int_equal(w->n_accepted, 0);
+}
+
+CLIENT(client_of_disagreement, GET("/v1/x") KEY "\r\n", EXPECT(strstr(text, "HTTP/1.1 503 ")); EXPECT(strstr(text, "disagreement"));)
+
+/* What egressd allows to another run than secretd knows this as; test-egress-link.c. The stand-in names none. */
+static void test_told_otherwise(void **state) {
+        World *w = *state;
+
+        egress_link_expect(w->context.egress, "code-fix", "work", on_disagreement);
+        play(w, client_of_disagreement);
+        assert_int_equal(w->n_accepted, 0);
+        assert_false(logged(w, "credential.used"));
 }
 
 /* No audit, no credential. */
@@ -426,6 +442,7 @@ int main(void) {
                 cmocka_unit_test_setup_teardown(test_refusals, set_up_origin, tear_down),
                 cmocka_unit_test_setup_teardown(test_misuse_in_body, set_up_origin, tear_down),
                 cmocka_unit_test_setup_teardown(test_denied_by_egressd, set_up_origin, tear_down),
+                cmocka_unit_test_setup_teardown(test_told_otherwise, set_up_origin, tear_down),
                 cmocka_unit_test_setup_teardown(test_audit_refuses, set_up_origin, tear_down),
                 cmocka_unit_test_setup_teardown(test_two_credentials, set_up_origin, tear_down),
                 cmocka_unit_test_setup_teardown(test_close_delimited, set_up_origin, tear_down),
