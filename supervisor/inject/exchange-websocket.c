@@ -4,6 +4,8 @@
  * A connection that has switched to WebSocket (RFC 6455): frames in both directions, until either side ends. What the guest sends is searched
  * for sentinels, what the origin sends is masked, as with any body. A side that sends what is no frame, or a sentinel where it
  * does not belong, ends both; the guest learns the reason from a Close frame, and the origin nothing.
+ *
+ * A guest that sends nothing more is gone, unless a Close frame was its last word: then it may still read, and gets what the origin sends up to that one's Close.
  */
 
 #include <errno.h>
@@ -13,6 +15,8 @@
 
 /* A connection on which nothing comes either way; most peers ping each other much more often. */
 #define WEBSOCKET_USEC (15 * 60 * SECOND_USEC)
+/* The origin's Close, once the guest has nothing more to say. */
+#define WEBSOCKET_CLOSE_USEC (10 * SECOND_USEC)
 
 int exchange_begin_websocket(Exchange *x) {
         int r;
@@ -20,7 +24,7 @@ int exchange_begin_websocket(Exchange *x) {
         r = request_new_websocket(&x->request, true, &x->frames_up);
         if (r < 0 || (r = request_new_websocket(&x->request, false, &x->frames_down)) < 0)
                 return r;
-        exchange_set_phase(x, PHASE_WEBSOCKET, WEBSOCKET_USEC);
+        exchange_set_phase(x, PHASE_WEBSOCKET, x->guest_ended ? WEBSOCKET_CLOSE_USEC : WEBSOCKET_USEC);
         return 1;
 }
 
@@ -54,6 +58,13 @@ static int pass_up(Exchange *x) {
         return r < 0 ? r : 1;
 }
 
+static int finish_websocket(Exchange *x, bool complete) {
+        request_finish(&x->request, complete);
+        exchange_drop_origin(x);
+        exchange_set_phase(x, PHASE_FLUSH, 10 * SECOND_USEC);
+        return 1;
+}
+
 static int pass_down(Exchange *x) {
         bool ended = false;
         Refusal refusal;
@@ -75,16 +86,13 @@ static int pass_down(Exchange *x) {
         }
         if (r < 0)
                 return r;
-        if (got < 0 || ended) {
-                request_finish(&x->request, ended);
-                exchange_drop_origin(x);
-                exchange_set_phase(x, PHASE_FLUSH, 10 * SECOND_USEC);
-                return 1;
-        }
+        if (got < 0 || ended)
+                return finish_websocket(x, ended);
         return got;
 }
 
 int exchange_websocket_step(Exchange *x) {
+        bool could_speak = !x->guest_ended;
         int up, down;
 
         up = pass_up(x);
@@ -93,10 +101,16 @@ int exchange_websocket_step(Exchange *x) {
         down = pass_down(x);
         if (down < 0 || x->phase != PHASE_WEBSOCKET)
                 return down;
-        if (up > 0 || down > 0)
-                exchange_set_phase(x, PHASE_WEBSOCKET, WEBSOCKET_USEC);
-        /* a guest that is gone has no use for what would still come */
-        if (x->guest_ended && buffer_size(&x->to_origin) == 0)
+        if (!x->guest_ended) {
+                if (up > 0 || down > 0)
+                        exchange_set_phase(x, PHASE_WEBSOCKET, WEBSOCKET_USEC);
+                return up > 0 || down > 0;
+        }
+        if (could_speak)
+                exchange_set_phase(x, PHASE_WEBSOCKET, WEBSOCKET_CLOSE_USEC);
+        if (buffer_size(&x->to_origin) > 0)
+                return up > 0 || down > 0;
+        if (!websocket_is_closed(x->frames_up))
                 return -ESHUTDOWN;
-        return up > 0 || down > 0;
+        return websocket_is_closed(x->frames_down) ? finish_websocket(x, true) : up > 0 || down > 0;
 }

@@ -80,6 +80,10 @@ void websocket_set_maskers(Websocket *s, Masker *messages, Masker *controls) {
         s->controls = controls;
 }
 
+bool websocket_is_closed(const Websocket *s) {
+        return s->closed;
+}
+
 const char *websocket_error(const Websocket *s) {
         return s->error ? s->error : "no error";
 }

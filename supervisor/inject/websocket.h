@@ -32,6 +32,9 @@ int websocket_feed(Websocket *s, const void *data, size_t size, Buffer *out);
 /* From here on, also in the middle of a message, for other needles. Takes over both. */
 void websocket_set_maskers(Websocket *s, Masker *messages, Masker *controls);
 
+/* A Close frame went on: nothing may follow it. */
+bool websocket_is_closed(const Websocket *s);
+
 /* A static text. */
 const char *websocket_error(const Websocket *s);
 

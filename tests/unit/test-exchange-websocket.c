@@ -69,6 +69,20 @@ static bool origin_websocket(World *w, SSL *ssl) {
         return false;
 }
 
+/* When a Close frame has come, a last message and its own Close, and it reads on: whoever speaks to it has to end. */
+static bool origin_closing(World *w, SSL *ssl) {
+        uint8_t first;
+        char text[128];
+
+        if (!origin_send(ssl, SWITCH "\r\n\x81\x05hello") || !read_frame(ssl, &first, text) || first != 0x88)
+                return false;
+        while (sem_wait(&w->may_go_on) < 0)
+                ;
+        (void) origin_send(ssl, "\x81\x04last\x88\x02\x03\xe8");
+        (void) SSL_read(ssl, text, sizeof(text));
+        return false;
+}
+
 /* In the middle of a message another host's credential gets the value that is in it, and in a ping behind it. */
 static bool origin_rotated(World *w, SSL *ssl) {
         if (!origin_send(ssl, SWITCH "\r\n\x01\x10" "begun ghp_the-ro"))
@@ -83,6 +97,8 @@ static bool origin_rotated(World *w, SSL *ssl) {
 static bool origin_answer(World *w, SSL *ssl, ssize_t length) {
         if (strstr(w->seen, " /v1/ws-rotated"))
                 return origin_rotated(w, ssl);
+        if (strstr(w->seen, " /v1/ws-closing"))
+                return origin_closing(w, ssl);
         if (strstr(w->seen, " /v1/ws "))
                 return origin_websocket(w, ssl);
         if (strstr(w->seen, " /v1/ws-no"))
@@ -143,6 +159,42 @@ static void client_of_websocket(World *w) {
         EXPECT(!client_await(ssl, "never", text, sizeof(text)));
         EXPECT(strncmp(text, "\x88", 2) == 0);
         EXPECT(SSL_get_shutdown(ssl) & SSL_RECEIVED_SHUTDOWN);
+        SSL_free(ssl);
+        ERR_clear_error();
+}
+
+/* Its own Close and the end of what it sends, both before the origin has answered. */
+static void client_of_closing(World *w) {
+        SSL *ssl = client_connect(w, NAME);
+        char text[4096] = "";
+
+        EXPECT(ssl);
+        if (!ssl)
+                return;
+        EXPECT(client_send(ssl, GET("/v1/ws-closing") UPGRADE "\r\n"));
+        EXPECT(client_await(ssl, "hello", text, sizeof(text)));
+        *text = 0;
+        EXPECT(send_frame(ssl, 0x88, ""));
+        (void) SSL_shutdown(ssl);
+        EXPECT(sem_post(&w->may_go_on) == 0);
+        EXPECT(client_await(ssl, "\x81\x04last\x88\x02\x03\xe8", text, sizeof(text)));
+        EXPECT(!client_await(ssl, "never", text, sizeof(text)));
+        SSL_free(ssl);
+        ERR_clear_error();
+}
+
+/* The end without a Close: whoever has gone so is waited for by nobody. */
+static void client_that_is_gone(World *w) {
+        SSL *ssl = client_connect(w, NAME);
+        char text[4096] = "";
+
+        EXPECT(ssl);
+        if (!ssl)
+                return;
+        EXPECT(client_send(ssl, GET("/v1/ws") UPGRADE "\r\n"));
+        EXPECT(client_await(ssl, "hello", text, sizeof(text)));
+        (void) SSL_shutdown(ssl);
+        EXPECT(!client_await(ssl, "never", text, sizeof(text)));
         SSL_free(ssl);
         ERR_clear_error();
 }
@@ -248,6 +300,13 @@ static void test_websocket(void **state) {
         assert_int_equal(w->n_accepted, 0);
 }
 
+static void test_websocket_half_closed(void **state) {
+        World *w = *state;
+
+        play(w, client_of_closing);
+        play(w, client_that_is_gone);
+}
+
 static void test_websocket_rotated(void **state) {
         play(*state, client_of_rotated);
 }
@@ -290,6 +349,7 @@ static int set_up_origin(void **state) {
 int main(void) {
         const struct CMUnitTest tests[] = {
                 TEST(test_websocket),
+                TEST(test_websocket_half_closed),
                 TEST(test_websocket_rotated),
                 TEST(test_websocket_misuse),
         };
