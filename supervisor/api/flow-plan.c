@@ -56,6 +56,7 @@ const char *flow_plan_make(Flow *f, const PolicyWorkflow *w, const json_t *harne
                 .task = f->item.task,
                 .base = f->item.base,
                 .tcg = accel->tcg,
+                .boot_timeout_s = policy_host(f->manager->policy)->boot_timeout_s,
         };
 
         if (f->item.command && json_parse(f->item.command, strlen(f->item.command), &command, NULL) < 0)

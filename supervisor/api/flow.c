@@ -53,7 +53,7 @@ static const char *const stage_names[] = {
 };
 
 /* Beyond the workflow's own bound: boots, retries, and what anchor-run needs to say that time is up. */
-enum { ACTIVE_GRACE_S = 2 * BOOT_TIMEOUT_TCG_S + 120, IMPORT_TIMEOUT_S = 600, STORING_TIMEOUT_S = 3600 };
+enum { ACTIVE_GRACE_S = 2 * POLICY_BOOT_TIMEOUT_MAX_S + 120, IMPORT_TIMEOUT_S = 600, STORING_TIMEOUT_S = 3600 };
 
 /* ---- small things ---- */
 

@@ -196,6 +196,7 @@ typedef struct Accel {
         bool known;        /* false: the probe has not answered yet */
         bool tcg, fallback; /* fallback: not what the operator asked for by name */
         char reason[160];
+        uint64_t probe_ms; /* how long the probe took to say that KVM works; 0: it has not said so */
 } Accel;
 
 /* -EOPNOTSUPP: the operator insists on KVM, and the probe says no or (yet) nothing. *ret is filled in either case. */

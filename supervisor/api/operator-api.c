@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "api/operator-internal.h"
+#include "api/spec.h"
 #include "util/json.h"
 #include "util/log.h"
 
@@ -470,11 +471,13 @@ static int on_status(IpcCall *call, json_t *params, void *userdata) {
         (void) accel_read(configured, &accel);
 
         return ipc_call_reply(call, json_pack(
-                "{s:b, s:b, s:s?, s:o, s:o, s:o, s:s?, s:O, s:o, s:{s:s, s:s?, s:s?}, s:o, s:o, s:I, s:I, s:I, s:s, s:I}",
+                "{s:b, s:b, s:s?, s:o, s:o, s:o, s:s?, s:O, s:o, s:{s:s, s:s?, s:s?, s:I, s:I}, s:o, s:o, s:I, s:I, s:I, s:s, s:I}",
                 "ready", m->settled, "hold", held, "hold_reason", held ? why : NULL, "drain", drain_status(m), "site_policy", site_policy_status(m),
                 "space", space_status(m), "host_problem", policy_host_reason(m->policy), "counts", counts, "enforcers", status_enforcers(m),
                 "accelerator", "configured", configured, "accel", accel.known ? (accel.tcg ? "tcg" : "kvm") : NULL,
                 "reason", accel.reason[0] ? accel.reason : NULL,
+                "probe_ms", (json_int_t) accel.probe_ms,
+                "boot_timeout_s", (json_int_t) spec_boot_timeout_s(policy_host(m->policy)->boot_timeout_s, accel.tcg),
                 "templates", status_templates(m), "runs", status_runs(m), "max_runs", (json_int_t) policy_host(m->policy)->max_runs,
                 "verify_waiting", status_waiting(m), "audit_waiting", (json_int_t) waiting,
                 "policy", m->policy_digest, "policy_findings", (json_int_t) m->n_findings));

@@ -122,6 +122,12 @@ static json_t *make_repository(const SpecInput *in) {
         return json_pack("{s:s, s:s, s:s}", "base", in->base, "ref", in->verify ? REF_RESULT : REF_BASE, "result_ref", REF_RESULT);
 }
 
+uint64_t spec_boot_timeout_s(uint64_t configured_s, bool tcg) {
+        if (configured_s > 0)
+                return configured_s;
+        return tcg ? BOOT_TIMEOUT_TCG_S : BOOT_TIMEOUT_KVM_S;
+}
+
 int spec_make_run(const SpecInput *in, json_t **ret) {
         const PolicyWorkflow *w = in->workflow;
         _cleanup_json_ json_t *steps = NULL, *spec = NULL;
@@ -133,14 +139,14 @@ int spec_make_run(const SpecInput *in, json_t **ret) {
         if (r < 0)
                 return r;
 
-        spec = json_pack("{s:s, s:s, s:s, s:I, s:i, s:s, s:s, s:s?, s:s?, s:O?, s:o, s:O, s:{s:i, s:I, s:I, s:I, s:I}, s:{s:s, s:s, s:s}}",
+        spec = json_pack("{s:s, s:s, s:s, s:I, s:i, s:s, s:s, s:s?, s:s?, s:O?, s:o, s:O, s:{s:I, s:I, s:I, s:I, s:I}, s:{s:s, s:s, s:s}}",
                          "run", in->run, "item", in->item, "stage", in->verify ? "verify" : "work",
                          "attempt", (json_int_t) in->attempt, "round", 1,
                          "workflow", w->name, "template", w->template_name, "agent", agent,
                          "task", in->verify ? NULL : in->task, "command", in->command,
                          "repository", make_repository(in), "steps", steps,
                          "limits",
-                         "boot_s", in->tcg ? BOOT_TIMEOUT_TCG_S : BOOT_TIMEOUT_KVM_S, "run_s", (json_int_t) w->run_s,
+                         "boot_s", (json_int_t) spec_boot_timeout_s(in->boot_timeout_s, in->tcg), "run_s", (json_int_t) w->run_s,
                          "output_bytes", (json_int_t) w->output_bytes, "bundle_bytes", (json_int_t) w->bundle_bytes,
                          "wrap_up_s", (json_int_t) w->budget.wrap_up_s,
                          "network", "address", "10.255.255.2/30", "gateway", "10.255.255.1", "dns", "10.255.255.1");

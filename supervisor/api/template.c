@@ -75,8 +75,10 @@ int accel_read(const char *configured, Accel *ret) {
         accel = json_string_value(json_object_get(probe, "accel"));
         reason = json_string_value(json_object_get(probe, "reason"));
         *ret = (Accel) { .known = true };
-        if (accel && strcmp(accel, "kvm") == 0)
+        if (accel && strcmp(accel, "kvm") == 0) {
+                ret->probe_ms = (uint64_t) json_integer_value(json_object_get(probe, "probe_ms"));
                 return 0;
+        }
 
         ret->tcg = ret->fallback = true;
         (void) snprintf(ret->reason, sizeof(ret->reason), "%s", reason ?: "the probe gave no reason");

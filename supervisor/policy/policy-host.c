@@ -3,8 +3,8 @@
 /*
  * host.json: what is particular to this host.
  *
- *   { "accel": "auto" | "kvm" | "tcg", "resolvers": [ ADDRESS ], "networks": [ CIDR ], "nat64": [ PREFIX ], "max_runs": 3, "budget": BUDGET, "strict": { "units": [ UNIT ] },
- *     "space": SPACE }
+ *   { "accel": "auto" | "kvm" | "tcg", "resolvers": [ ADDRESS ], "networks": [ CIDR ], "nat64": [ PREFIX ], "max_runs": 3, "boot_timeout": DURATION, "budget": BUDGET,
+ *     "strict": { "units": [ UNIT ] }, "space": SPACE }
  *
  * A UNIT is a name as systemd has it, or all instances of a template: "getty@*.service". With no "strict" there is no strict mode (net/strict.c). SPACE is
  * atop policy-space.c.
@@ -123,7 +123,7 @@ static void check_strict(const Node *top, HostConfig *host) {
 }
 
 void policy_check_host(Policy *p, PolicyObject *o) {
-        static const char *const known[] = { "description", "accel", "resolvers", "networks", "nat64", "max_runs", "strict", "budget", "space", NULL };
+        static const char *const known[] = { "description", "accel", "resolvers", "networks", "nat64", "max_runs", "boot_timeout", "strict", "budget", "space", NULL };
         static const char *const accels[] = { "auto", "kvm", "tcg", NULL };
         Node top = node_top(p, o);
         HostConfig host = p->host;
@@ -138,6 +138,7 @@ void policy_check_host(Policy *p, PolicyObject *o) {
         (void) node_strings(&top, "networks", 0, 0, 256, check_network, &host.networks);
         (void) node_strings(&top, "nat64", 0, 0, 16, check_nat64, &host.nat64);
         (void) node_uint(&top, "max_runs", 0, 1, 1000, &host.max_runs);
+        (void) node_duration(&top, "boot_timeout", 0, 1, POLICY_BOOT_TIMEOUT_MAX_S, &host.boot_timeout_s);
         check_strict(&top, &host);
         (void) policy_read_budget(&top, true, &host.budget);
         policy_read_space(&top, &host.space);

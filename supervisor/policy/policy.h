@@ -326,13 +326,16 @@ uint64_t policy_amount_largest(const PolicyAmount *a, uint64_t total);
 uint64_t policy_amount_smallest(const PolicyAmount *a, uint64_t total);
 
 /* host.json: {"accel": "auto"|"tcg"|"kvm", "resolvers": ["203.0.113.53"], "networks": ["203.0.113.0/24"],
- * "max_runs": 3, "strict": {"units": ["ssh.service"]}, "space": {"reserve": {"percent": 5}}}. */
+ * "max_runs": 3, "boot_timeout": "30s", "strict": {"units": ["ssh.service"]}, "space": {"reserve": {"percent": 5}}}. */
+enum { POLICY_BOOT_TIMEOUT_MAX_S = 120 }; /* host-health.service waits for two such boots */
+
 typedef struct HostConfig {
         const char *accel;
         const json_t *resolvers;  /* empty: those of /etc/resolv.conf */
         const json_t *networks;   /* CIDR, admitted although not globally reachable */
         const json_t *nat64;      /* IPv6 prefixes behind which this network translates to IPv4; NULL if it does not say */
         uint64_t max_runs;
+        uint64_t boot_timeout_s;  /* 0: it does not say, so by the accelerator (api/spec.h) */
         PolicyBudget budget;      /* of it, the month: over all runs of the host */
         const json_t *strict_units; /* which units of the host may send, in strict mode; NULL: it is off */
         PolicySpace space;

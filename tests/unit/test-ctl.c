@@ -269,7 +269,9 @@ static int on_status(IpcCall *call, json_t *params, void *userdata) {
                 return ipc_call_reply(call, json_pack("{s:b, s:[{}, {}], s:i, s:i}", "ready", 1, "runs", "max_runs", is_set(userdata, "free") ? 3 : 2,
                                                       "verify_waiting", is_set(userdata, "verifying")));
         if (is_set(userdata, "free"))
-                return ipc_call_reply(call, json_pack("{s:b, s:b, s:{s:s}}", "ready", 1, "hold", 0, "enforcers", "auditd", "ok"));
+                return ipc_call_reply(call, json_pack("{s:b, s:b, s:{s:s}, s:{s:s, s:s, s:i, s:i}}", "ready", 1, "hold", 0, "enforcers", "auditd", "ok",
+                                                      "accelerator", "configured", "auto", "accel", "kvm", "probe_ms", 10001,
+                                                      "boot_timeout_s", is_set(userdata, "patient") ? 16 : 15));
         return ipc_call_reply(call, json_pack("{s:{s:I, s:I, s:s}, s:s, s:{}, s:[], s:[{s:s, s:s, s:s, s:s}], s:b, s:{s:s, s:s}, s:{s:s, s:s, s:s}}", "space", "free", (json_int_t) 80156082176, "reserve", (json_int_t) 0, "of", "uid 0",
                                               "hold_reason", "stopped by uid 0", "counts", "templates", "runs", "run",
                                               "raaaaaaaaaaaa", "item", ITEM, "stage", "work", "phase", "running", "hold", 1, "enforcers", "egressd", "ok", "auditd",
@@ -715,6 +717,15 @@ static void test_list_and_show(void **state) {
         assert_has(fixture.out, "auditd: lost");
         assert_has(fixture.out, "tcg, without KVM: no hello");
         assert_has(fixture.out, "anchorctl release");
+
+        set("free", true);
+        (void) CTL(S("doctor"));
+        assert_has(fixture.out, "warning  accelerator  kvm, but the guest that tried it answered after 10.0 s, and a boot has 15 s\n");
+        set("patient", true);
+        (void) CTL(S("doctor"));
+        assert_has(fixture.out, "good     accelerator  kvm\n");
+        set("patient", false);
+        set("free", false);
 }
 
 static void test_follow(void **state) {

@@ -577,7 +577,7 @@ static void test_ping_refused(void **state) {
 
 /* Whoever insists on KVM gets it or nothing, also when the probe has nothing to say; else the fallback is a note. */
 static void test_accel(void **state) {
-        static const char no[] = "{\"accel\": \"tcg\", \"reason\": \"it hung\"}";
+        static const char no[] = "{\"accel\": \"tcg\", \"reason\": \"it hung\"}", slow[] = "{\"accel\": \"kvm\", \"reason\": \"\", \"probe_ms\": 12345}";
         World *w = *state;
         char item[ID_LENGTH + 1];
         Accel accel;
@@ -585,7 +585,13 @@ static void test_accel(void **state) {
         assert_int_equal(accel_read("tcg", &accel), 0);
         assert_true(accel.known && accel.tcg && !accel.fallback);
         assert_int_equal(accel_read("kvm", &accel), 0);
-        assert_true(accel.known && !accel.tcg);
+        assert_true(accel.known && !accel.tcg && accel.probe_ms == 0);
+
+        assert_int_equal(io_write_file_atomic(AT_FDCWD, "/run/anchorhold/accel", slow, strlen(slow), 0644), 0);
+        assert_int_equal(accel_read("auto", &accel), 0);
+        assert_true(accel.known && !accel.tcg && accel.probe_ms == 12345);
+        OPERATOR(w, "Status", NULL);
+        assert_true(answer_has(w, "\"boot_timeout_s\":15") && answer_has(w, "\"probe_ms\":12345"));
 
         assert_int_equal(io_write_file_atomic(AT_FDCWD, "/run/anchorhold/accel", no, strlen(no), 0644), 0);
         assert_int_equal(accel_read("kvm", &accel), -EOPNOTSUPP);

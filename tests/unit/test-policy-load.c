@@ -104,12 +104,13 @@ static void test_override(void **state) {
         tree_put(t, "etc/anchorhold/policy/workflows/exec.json", "");
         tree_put(t, "etc/anchorhold/policy/workflows/.hidden.json", "{");
         tree_put(t, "etc/anchorhold/policy/workflows/exec.json.orig", "{");
-        tree_put(t, "etc/anchorhold/host.json", "{\"accel\": \"tcg\", \"networks\": [\"203.0.113.0/24\"]}");
+        tree_put(t, "etc/anchorhold/host.json", "{\"accel\": \"tcg\", \"networks\": [\"203.0.113.0/24\"], \"boot_timeout\": \"2min\"}");
         tree_load(t);
         assert_int_equal(t->n_findings, 0);
         assert_null(policy_find_workflow(t->policy, "exec", NULL));
         assert_string_equal(policy_host(t->policy)->accel, "tcg");
         assert_int_equal(policy_host(t->policy)->max_runs, 3);
+        assert_int_equal(policy_host(t->policy)->boot_timeout_s, 120);
         assert_int_equal(json_array_size(policy_host(t->policy)->networks), 1);
 
         /* one bad file takes along what names it, and nothing else; the finding is there once */
@@ -322,6 +323,11 @@ static const Case cases[] = {
         { "host.json", "{'networks': ['203.0.113.0/33']}", "/networks/0", "must be a network" },
         { "host.json", "{'networks': ['0.0.0.0/0']}", "/networks/0", "all addresses" },
         { "host.json", "{'max_runs': 0}", "/max_runs", "between 1 and" },
+        { "host.json", "{'boot_timeout': 30}", "/boot_timeout", "must be a duration with a unit" },
+        { "host.json", "{'boot_timeout': '30'}", "/boot_timeout", "must be a duration with a unit" },
+        { "host.json", "{'boot_timeout': '0s'}", "/boot_timeout", "must be between 1s and 2min" },
+        { "host.json", "{'boot_timeout': '121s'}", "/boot_timeout", "must be between 1s and 2min" },
+        { "host.json", "{'boot_timeout': '1d'}", "/boot_timeout", "must be between 1s and 2min" },
         { "host.json", "{'strict': true}", "/strict", "must be an object" },
         { "host.json", "{'strict': {}}", "/strict/units", "missing" },
         { "host.json", "{'strict': {'units': ['ssh']}}", "/strict/units/0", "must be a unit" },

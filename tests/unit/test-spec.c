@@ -32,6 +32,15 @@ static const char *at(json_t *j, const char *key) {
         return json_string_value(json_object_get(j, key));
 }
 
+static int64_t boot_s(SpecInput in, bool tcg, uint64_t configured_s) {
+        _cleanup_json_ json_t *spec = NULL;
+
+        in.tcg = tcg;
+        in.boot_timeout_s = configured_s;
+        assert_int_equal(spec_make_run(&in, &spec), 0);
+        return json_integer_value(json_object_get(json_object_get(spec, "limits"), "boot_s"));
+}
+
 static void test_exec(void **state) {
         _cleanup_json_ json_t *command = parse("[\"/bin/echo\", \"a b\"]"), *spec = NULL;
         SpecInput in = {
@@ -43,7 +52,10 @@ static void test_exec(void **state) {
         assert_string_equal(at(spec, "stage"), "work");
         assert_true(json_is_null(json_object_get(spec, "repository")));
         assert_true(json_is_null(json_object_get(spec, "agent")));
-        assert_int_equal(json_integer_value(json_object_get(json_object_get(spec, "limits"), "boot_s")), 60);
+        assert_int_equal(boot_s(in, true, 0), 60);
+        assert_int_equal(boot_s(in, false, 0), 15);
+        assert_int_equal(boot_s(in, false, 45), 45); /* of host.json: whatever the accelerator */
+        assert_int_equal(boot_s(in, true, 45), 45);
         step = json_array_get(json_object_get(spec, "steps"), 0);
         assert_true(json_equal(json_object_get(step, "argv"), command));
         assert_string_equal(at(step, "cwd"), "/root");

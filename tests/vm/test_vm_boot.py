@@ -62,7 +62,7 @@ def test_first_boot_enabled_nothing(machine):
 
 def test_microvms_run_under_kvm(machine):
     accelerator = machine.status()["accelerator"]
-    assert accelerator["accel"] == "kvm", accelerator
+    assert accelerator["accel"] == "kvm" and accelerator["boot_timeout_s"] == 45, accelerator
     item = machine.operator("run", "--workflow", "exec", "--json=short", "--", "/bin/true", check=False)
     assert item.returncode == 0, item.stdout + item.stderr
     newest = json.loads(machine.operator("list", "--all", "--json=short").stdout)[-1]
