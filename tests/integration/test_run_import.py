@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import pathlib
+import re
 import subprocess
 import zlib
 
@@ -290,22 +291,20 @@ def test_deny_huge_name(check, repo):
     refused(check(repo.bundle(repo.commit(repo.tree(("100644", "n" * 300, repo.blob()))))), "255")
 
 
-def test_deny_zip_bomb(check, repo):
-    """600 MiB of zeros in 600 KiB: its sum unpacked is refused under a limit of 256 MiB, and it never is in memory as a whole."""
+def zip_bomb(repo):
+    """600 MiB of zeros in 600 KiB."""
     big = repo.path / "big"
     with open(big, "wb") as f:
         f.truncate(600 * 1024 * 1024)
     blob = repo.git("hash-object", "-w", "big")
+    big.unlink()
     bundle = repo.bundle(repo.commit(repo.tree(("100644", "big", blob))))
-    assert len(bundle) < 2 * 1024 * 1024
-    refused(check(bundle, timeout=300, limit=4 * 1024 * 1024), "unpacked")
-    refused(check(bundle, timeout=300, limit=100_000), "larger than 97.7K")
+    assert len(bundle) < 1024 * 1024
+    return bundle
 
 
-def test_deny_delta_bomb(check, repo):
+def delta_bomb(repo):
     """A few bytes of delta that copy their base 65,536 times: four gigabytes, if anybody believed it."""
-    commit = good(repo)
-
     def varint(n):
         out = bytearray()
         while True:
@@ -329,13 +328,28 @@ def test_deny_delta_bomb(check, repo):
     delta = varint(65536) + varint(65536 * 65536) + copy * 65536
     body = entry(3, len(base), base) + entry(7, len(delta), delta, base_oid)
     pack = b"PACK" + (2).to_bytes(4, "big") + (2).to_bytes(4, "big") + body
-    refused(check(f"# v2 git bundle\n{commit} {RESULT_REF}\n\n".encode() + pack + hashlib.sha1(pack).digest(), timeout=300))
+    return f"# v2 git bundle\n{good(repo)} {RESULT_REF}\n\n".encode() + pack + hashlib.sha1(pack).digest()
+
+
+def too_many_objects(repo):
+    """A pack whose head claims 4,294,967,295 objects, for which an index would be made."""
+    head, pack = repo.bundle(good(repo)).split(b"\n\n", 1)
+    return head + b"\n\n" + pack[:8] + b"\xff\xff\xff\xff" + pack[12:]
+
+
+def test_deny_zip_bomb(check, repo):
+    """Its sum unpacked is refused under a limit of 256 MiB, and it never is in memory as a whole."""
+    bundle = zip_bomb(repo)
+    refused(check(bundle, timeout=300, limit=4 * 1024 * 1024), "unpacked")
+    refused(check(bundle, timeout=300, limit=100_000), "larger than 97.7K")
+
+
+def test_deny_delta_bomb(check, repo):
+    refused(check(delta_bomb(repo), timeout=300))
 
 
 def test_deny_many_claimed_objects(check, repo):
-    bundle = repo.bundle(good(repo))
-    head, pack = bundle.split(b"\n\n", 1)
-    refused(check(head + b"\n\n" + pack[:8] + b"\xff\xff\xff\xff" + pack[12:]), "claims")
+    refused(check(too_many_objects(repo)), "claims")
 
 
 def test_a_base_that_is_not_in_the_seed(check, repo):
@@ -351,7 +365,9 @@ def test_leaves_nothing(host, check, repo):
 
 GOOD = "good"
 # What is refused, and what the reason says of it.
-BAD = {"submodule": "is a submodule", "extra-reference": "nobody asked for", "dot-git": "hasDotgit"}
+BAD = {"submodule": "is a submodule", "extra-reference": "nobody asked for", "dot-git": "hasDotgit",
+       "zip-bomb": "more than 256M unpacked", "delta-bomb": "git hit the import's limit of memory", "too-many": "claims 4294967295 objects"}
+REPOSITORY = "/var/tmp/repository"
 
 
 @pytest.fixture(scope="module")
@@ -364,6 +380,7 @@ def real(tmp_path_factory):
     made = {name: repo.bundle(commit) for name, commit in commits.items()}
     made["extra-reference"] = repo.bundle(commits[GOOD], extra=[(commits[GOOD], "refs/heads/main")])
     made["dot-git"] = repo.bundle(repo.commit(repo.tree(("40000", ".GIT", config))))
+    made |= {"zip-bomb": zip_bomb(repo), "delta-bomb": delta_bomb(repo), "too-many": too_many_objects(repo)}
     assert made.keys() == {GOOD, *BAD}
 
     etc = supervisor.make_etc(tmp_path_factory.mktemp("etc"))
@@ -380,16 +397,17 @@ def real(tmp_path_factory):
     try:
         supervisor.wait_for(lambda: supervisor.status(booted).get("ready") and set(supervisor.status(booted)["enforcers"].values()) == {"ok"}, 30,
                             lambda: booted.journal("-u", "anchor*"))
-        booted.write("/run/seed.bundle", (folder / "seed.bundle").read_bytes())
+        booted.copy_in(folder, REPOSITORY, owner="root")
         yield booted, repo, commits
     finally:
         booted.stop()
 
 
-def submitted(booted, repo, task):
-    item = supervisor.call(booted, "Submit", {"workflow": "stand-in-once", "task": task, "repo": "/somewhere", "base": repo.base, "options": {}},
-                           files=["/run/seed.bundle"])["item"]
-    return supervisor.wait_state(booted, item, "in_review", "exhausted", seconds=60)
+def run(booted, repo, name):
+    """What anchorctl says of a run that ends with that bundle: its exit status, what it wrote, and the item."""
+    done = booted.anchorctl("run", "--workflow", "stand-in-once", "--repo", REPOSITORY, "--base", repo.base, "--task", name, check=False, user=None)
+    said = done.stdout + done.stderr
+    return done.returncode, said, json.loads(booted.anchorctl("show", re.search(r"\bi[0-9a-z]{12}\b", said).group(), "--json=short", user=None).stdout)
 
 
 def events(booted, run, event):
@@ -399,9 +417,9 @@ def events(booted, run, event):
 
 def test_unit_accepts(real):
     booted, repo, commits = real
-    shown = submitted(booted, repo, GOOD)
-    assert shown["state"] == "in_review", json.dumps(shown, indent=1) + booted.journal("-u", "anchor-import@*")
-    assert shown["result_commit"] == commits[GOOD]
+    status, said, shown = run(booted, repo, GOOD)
+    assert status == 0 and "in_review" in said, said + booted.journal("-u", "anchor-import@*")
+    assert shown["state"] == "in_review" and shown["result_commit"] == commits[GOOD], shown
     work = [run["id"] for run in shown["runs"] if run["stage"] == "work"]
     assert [e["commit"] for e in events(booted, work[0], "import.accepted")] == [commits[GOOD]]
     supervisor.assert_nothing_left(booted)
@@ -409,9 +427,11 @@ def test_unit_accepts(real):
 
 @pytest.mark.parametrize("name", BAD)
 def test_unit_rejects(real, name):
+    """Bombs among them: the operator's command ends with 1 and the reason, and so do item and audit log."""
     booted, repo, _ = real
-    shown = submitted(booted, repo, name)
-    assert shown["state"] == "exhausted" and BAD[name] in shown["reason"], json.dumps(shown, indent=1)
+    status, said, shown = run(booted, repo, name)
+    assert status == 1 and re.search(f"exhausted: import: .*{BAD[name]}", said), said
+    assert shown["state"] == "exhausted" and BAD[name] in shown["reason"], shown
     rejected = events(booted, shown["runs"][0]["id"], "import.rejected")
     assert len(rejected) == 1 and BAD[name] in rejected[0]["reason"]
     assert [run["stage"] for run in shown["runs"]] == ["work"] and shown["result_commit"] is None
