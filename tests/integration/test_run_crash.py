@@ -226,8 +226,7 @@ def test_enforcer_gone_cuts_and_says_so(host, live, name, how):
         wait_for(lambda: any(f"{name} does not answer" in text for text in new("enforcer.lost")), 10, lambda: str(live.show()["notes"]))
         # what had been let through just before may still have been answered
         assert len(live.said("^call 200$", begin)) <= 3
-        if (name, how) != ("auditd", "frozen"):                 # that one: test_run_egress.py
-            live.await_line("^cut$", begin, 15)
+        live.await_line("^cut$", begin, 15)
         last = time.monotonic()
         live.await_line("^call (?!200)", last, 10)
         assert not live.said("^call 200$", last)
