@@ -115,20 +115,25 @@ def test_the_runs_disks_do_not_have_the_key(using):
 
 
 def test_host_files_do_not_have_the_key(host, using):
-    """Everything below /var and /run but credentials' own mounts. The control: the same search finds the sentinel in the run's
-    output, which is kept, and in a file that was put into each of the two trees."""
-    planted = {"/var/lib/planted-by-test", "/run/planted-by-test"}
+    """Everything below /var and /run but the credential mounts of the two services that have the key, where the same search finds it. The control: it
+    finds the sentinel in the run's output, which is kept, and in a file that was put into each of the two trees, and beside those mounts."""
+    mounts = [f"/run/credentials/{unit}.service" for unit in ("anchor-secretd", f"anchor-inject@{using.run}")]
+    for mount in mounts:
+        host.run(["mountpoint", "--quiet", mount])
+    planted = {"/var/lib/planted-by-test", "/run/planted-by-test", "/run/credentials/planted-by-test/key"}
     try:
         for path in planted:
             host.write(path, using.sentinel, mode=0o600)
         lines = host.run(["grep", "-roaFZ", "--devices=skip", "-e", REAL.decode(), "-e", using.sentinel.decode(), "/var", "/run"],
                          check=False, timeout=120).stdout.splitlines()
     finally:
-        host.run(["rm", "-f", *planted])
+        host.run(["rm", "-rf", *planted, "/run/credentials/planted-by-test"])
     found = {tuple(line.split("\0")) for line in lines}
-    with_sentinel = {path for path, what in found if what == using.sentinel.decode()}
+    owner = {path: next((mount for mount in mounts if path.startswith(f"{mount}/")), None) for path, _ in found}
+    with_sentinel = {path for path, what in found if what == using.sentinel.decode() and not owner[path]}
     assert planted < with_sentinel and any(path.startswith("/var/lib/anchorhold/items/") for path in with_sentinel), with_sentinel
-    assert {path for path, what in found if what == REAL.decode() and not path.startswith("/run/credentials/")} == set()
+    with_key = {path for path, what in found if what == REAL.decode()}
+    assert {owner[path] for path in with_key} == set(mounts), with_key
 
 
 @pytest.mark.parametrize("part, control", [("cmdline", "anchor-run\0{run}\0"), ("environ", "INVOCATION_ID=")])
