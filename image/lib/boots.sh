@@ -16,10 +16,10 @@
 
 BOOTS=/run/anchorhold-boot
 
-# The folder that cgroup2 is mounted on, wherever this machine has it.
+# The folder that cgroup2 is mounted on, wherever this machine has it: the whole of it, if a part is mounted as well. mountinfo escapes a space as \040.
 cgroup2_mount() {
-        awk '{ for (i = 7; i <= NF; i++) if ($i == "-") { if ($(i + 1) == "cgroup2") print $5; break } }' \
-                /proc/self/mountinfo | head -n 1
+        printf '%b' "$(awk '{ for (i = 7; i <= NF; i++) if ($i == "-") { if ($(i + 1) == "cgroup2") print $4 != "/", $5; break } }' \
+                /proc/self/mountinfo | sort -s -n -k 1,1 | head -n 1 | cut -d ' ' -f 2)"
 }
 
 # remove_cgroup DIR: ends what still runs below DIR, and removes the whole tree.

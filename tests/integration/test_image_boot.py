@@ -104,6 +104,69 @@ def test_first_boot_enables_nothing(tmp_path):
     assert "./etc/systemd/system/sysinit.target.wants/systemd-resolved.service\n" in without
 
 
+@pytest.mark.parametrize("namespace", ["pid", "mnt", "net", "uts", "ipc", "cgroup"])
+def test_namespaces_of_its_own(host, namespace):
+    """Its PID 1 is in another one than its caller, and so is what image/exec runs; that one is PID 1's."""
+    def of(pid):
+        return os.readlink(f"/proc/{pid}/ns/{namespace}")
+
+    assert of(host.pid) != of("self")
+    assert host.run(["readlink", f"/proc/self/ns/{namespace}"]).stdout.strip() == of(host.pid)
+    # the control: one that image/boot does not make is the caller's
+    assert os.readlink(f"/proc/{host.pid}/ns/user") == os.readlink("/proc/self/ns/user")
+
+
+# In a mount namespace of its own: mounts cgroup2 as one or another machine has it, and nowhere else, and boots. WAY FOLDER PART BOOT...
+CGROUP2 = r"""
+set -e
+way=$1 folder=$2 part=$3
+shift 3
+mount -t tmpfs tmpfs "$folder"
+mkdir "$folder/first" "$folder/part" "$folder/with a space" "$folder/whole"
+mount -t cgroup2 cgroup2 "$folder/first"
+findmnt --noheadings --raw --types cgroup2 --output TARGET | while read -r target; do [ "$target" = "$folder/first" ] || umount -l "$target"; done
+case $way in
+        first) ;;
+        "with a space") mount --move "$folder/first" "$folder/with a space" ;;
+        whole)
+                mount --bind "$folder/first/$part" "$folder/part"
+                mount --bind "$folder/first" "$folder/whole"
+                umount "$folder/first" ;;
+        nowhere) umount "$folder/first" ;;
+esac
+exec "$@"
+"""
+
+
+@pytest.fixture
+def boot_with_cgroup2(tmp_path):
+    """A function that boots where cgroup2 is mounted that way; the boot says first which cgroup it is in."""
+    cgroups = subprocess.check_output(["findmnt", "--noheadings", "--raw", "--types", "cgroup2", "--output", "TARGET"], text=True).splitlines()[0]
+    part = pathlib.Path(cgroups) / f"check-part-{os.getpid()}"
+    part.mkdir()
+    try:
+        yield lambda way: subprocess.run(["unshare", "--mount", "--propagation", "private", "bash", "-c", CGROUP2, "cgroup2", way, tmp_path, part.name,
+                                          BOOT, "--container", "--netns-hook", f"cat {BOOTS}/$BOOT_NAME/cgroup", "--", "systemctl", "is-system-running"],
+                                         capture_output=True, text=True, timeout=180, stdin=subprocess.DEVNULL, check=False)
+    finally:
+        part.rmdir()
+
+
+@pytest.mark.parametrize("where", ["first", "with a space", "whole"])
+def test_cgroup2_is_found_where_it_is_mounted(tmp_path, boot_with_cgroup2, where):
+    """At another place than on this machine, at one whose name mountinfo escapes, and beside a part of it that was mounted before."""
+    done = boot_with_cgroup2(where)
+    assert done.returncode == 0, done
+    cgroup, said = done.stdout.splitlines()
+    assert cgroup.startswith(f"{tmp_path}/{where}/anchorhold-boot-") and said == "running", done
+
+
+def test_without_cgroup2_nothing_is_booted(boot_with_cgroup2):
+    """The control of the above: those mounts were all there were."""
+    done = boot_with_cgroup2("nowhere")
+    assert done.returncode == 1 and "no cgroup2 is mounted on this machine" in done.stderr, done
+
+
 def test_exec_returns_status(host):
     assert host.run("exit 7", check=False).returncode == 7
     assert host.run("kill -9 $$", check=False).returncode in (-9, 137)
