@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Guests that write what a terminal would obey, and guests that use up whatever they can: the operator sees text, other runs go
 on, and the daemons are afterwards what they were before. (Malformed policy, unknown names: test_run_anchorctl.py; bundles:
-test_run_import.py; the guest channel: test_run_rogue_guest.py.)"""
+test_run_import.py; the guest channel: test_run_rogue_guest.py; both look at the daemons as this file does.)"""
 
 import json
 import os
@@ -13,7 +13,9 @@ import time
 import tty
 
 import pytest
+from daemons import DAEMONS, Daemons
 from host import REPOSITORY
+from waiting import wait_for
 
 # Colours, a title, a cleared screen, the same with C1 bytes and C1 characters, backspaces, bidi overrides and isolates, line
 # separators, and what is no UTF-8 in five ways.
@@ -22,8 +24,6 @@ HOSTILE = (b"\x1b[31mred\x1b]0;title\x07\x1b[2J\x1bP+q\x1b\\ \x9b1m \xc2\x9b31m 
 DECEPTIVE = {*range(0x80, 0xa0), 0x61c, 0x200e, 0x200f, *range(0x2028, 0x202f), *range(0x2066, 0x206a)}
 # What anchorctl itself writes to a terminal: a progress line that goes, and dim text.
 OWN = re.compile(rb"\r\x1b\[K|\x1b\[2m|\x1b\[0m")
-
-DAEMONS = {"anchord": "api.sock", "anchor-auditd": "audit.sock", "anchor-egressd": "egress.sock", "anchor-secretd": "secret-api.sock"}
 
 
 def octal(data):
@@ -217,32 +217,6 @@ $| = 1; print "held\n"; <STDIN>;
 """
 
 
-class Daemons:
-    """Resident memory and open descriptors of each.
-
-    Not counted are their own connections to auditd: each has up to eight, opened one by one as names of runs happen to choose them
-    (audit-client.c). auditd holds a pidfd of its peer for each, and that tells whose it is.
-    """
-
-    def __init__(self, host):
-        self.host = host
-        self.pids = {name: host.property(f"{name}.service", "MainPID") for name in DAEMONS}
-
-    def measure(self):
-        script = "; ".join(f"echo {name} $(grep ^VmRSS: /proc/{pid}/status) $(ls /proc/{pid}/fd | wc -l)" for name, pid in self.pids.items())
-        lines = [line.split() for line in self.host.run(script).stdout.splitlines()]
-        peers = self.host.run(f"cat /proc/{self.pids['anchor-auditd']}/fdinfo/* | grep ^Pid:", check=False).stdout.split()
-        lanes = {name: peers.count(pid) for name, pid in self.pids.items()}
-        lanes["anchor-auditd"] = 2 * sum(lanes.values())
-        return {name: (int(rss), int(fds) - lanes[name]) for name, _, rss, _, fds in lines}
-
-    def grown(self, before):
-        """Those that have more than a tenth more of something, with both numbers."""
-        now = self.measure()
-        return {name: (before[name], now[name]) for name in before
-                if any(b > a * 1.1 for a, b in zip(before[name], now[name]))}
-
-
 @pytest.fixture(scope="module")
 def exhausting(host, flooding, talker, committer):
     """The flood once more, beside a run that behaves; what the daemons were before, when they had seen it once."""
@@ -283,11 +257,7 @@ def test_no_unit_failed(host, before_all, exhausting):
 
 def test_daemons_are_what_they_were(exhausting):
     daemons, before, _, _ = exhausting
-    end = time.monotonic() + 15
-    while (grown := daemons.grown(before)) and time.monotonic() < end:
-        time.sleep(1)
-    assert daemons.pids == Daemons(daemons.host).pids          # nor was one started anew
-    assert not grown, grown
+    daemons.await_as_before(before)
 
 
 def test_the_measure_notices(host, exhausting):
@@ -297,11 +267,7 @@ def test_the_measure_notices(host, exhausting):
     holder = host.popen(["perl", "-MSocket", "-e", HOLD, *(f"/run/anchorhold/{sock}" for sock in DAEMONS.values())], stdin=-1, stdout=-1)
     try:
         assert holder.stdout.readline() == b"held\n"
-        time.sleep(0.5)
-        assert set(daemons.grown(before)) == set(DAEMONS)
+        wait_for(lambda: set(daemons.grown(before)) == set(DAEMONS), 10, lambda: str(daemons.grown(before)))
     finally:
         holder.communicate()
-    end = time.monotonic() + 5
-    while daemons.grown(before) and time.monotonic() < end:
-        time.sleep(0.2)
-    assert not daemons.grown(before)
+    daemons.await_as_before(before)

@@ -14,11 +14,13 @@ import pathlib
 import re
 import subprocess
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 import host as hosting
 import test_run_supervisor as supervisor
+from daemons import Daemons
 
 BASE_REF = "refs/anchorhold/base"
 RESULT_REF = "refs/anchorhold/result"
@@ -436,3 +438,19 @@ def test_unit_rejects(real, name):
     assert len(rejected) == 1 and BAD[name] in rejected[0]["reason"]
     assert [run["stage"] for run in shown["runs"]] == ["work"] and shown["result_commit"] is None
     supervisor.assert_nothing_left(booted)
+
+
+def test_daemons_are_what_they_were_and_no_unit_failed(real):
+    """After each of the bad ones once more, beside good ones, when the daemons have seen all of it once."""
+    booted, repo, _ = real
+    names = [*BAD, GOOD]
+    for name in names:
+        run(booted, repo, name)
+    since, daemons = booted.journal_end(), Daemons(booted)
+    before = daemons.measure()
+    for name in BAD:
+        with ThreadPoolExecutor(2) as pool:
+            bad, fine = pool.submit(run, booted, repo, name), pool.submit(run, booted, repo, GOOD)
+            assert (bad.result()[0], fine.result()[0]) == (1, 0), (bad.result()[1], fine.result()[1])
+        daemons.await_as_before(before)
+    assert booted.failures(since) == []

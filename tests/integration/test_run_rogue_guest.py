@@ -11,7 +11,9 @@ import shutil
 import subprocess
 
 import pytest
+from daemons import Daemons
 from egressrun import records
+from waiting import wait_for
 
 TOP = pathlib.Path(__file__).resolve().parents[2]
 INIT = TOP / "build/plain/guest/rogue-init"
@@ -166,6 +168,48 @@ def test_a_guest_that_hangs_is_booted_twice_and_each_boot_is_told(host, given_up
     run = fine["runs"][0]["id"]
     assert boots(host, run) == fine["runs"][0]["boots"] == 1, fine
     assert not records(host, "run.boot_retry", run) and "boot-retry" not in [note["kind"] for note in fine["notes"]]
+
+
+def write_host_json(host, text):
+    host.write("/etc/anchorhold/.host.json", text)
+    host.run("mv /etc/anchorhold/.host.json /etc/anchorhold/host.json")                    # at once: anchord reads it any time
+
+
+@pytest.fixture(scope="module")
+def seen(host, rogues, given_up):
+    """Each kind once, so that what the daemons keep for good they have."""
+    for mode in KINDS[:-1]:
+        run(host, mode)
+    host.exec_run("true", check=True)
+
+
+def start_hanging(host):
+    """With five seconds to answer, by host.json; what is leased afterwards has the usual time."""
+    config = host.run("cat /etc/anchorhold/host.json").stdout
+    try:
+        write_host_json(host, json.dumps({**json.loads(config), "boot_timeout": "5s"}))
+        item = host.anchorctl("submit", "--workflow", "rogue-hang", "--", "true").stdout.strip()
+        wait_for(lambda: host.show(item)["state"] not in ("submitted", "queued", "leased"), explain=lambda: json.dumps(host.show(item), indent=1))
+    finally:
+        write_host_json(host, config)
+    return item
+
+
+KINDS = ["garbage", "flood", "hang"]
+
+
+@pytest.mark.parametrize("mode", KINDS)
+def test_daemons_are_what_they_were(host, seen, mode):
+    """After a guest of that kind, beside a run that ends well."""
+    since, daemons = host.journal_end(), Daemons(host)
+    before = daemons.measure()
+    item = start_hanging(host) if mode == "hang" else host.anchorctl("submit", "--workflow", f"rogue-{mode}", "--", "true").stdout.strip()
+    assert host.exec_run("echo fine", check=True).stdout == "fine\n"
+    shown = wait_for(lambda: (shown := host.show(item))["state"] == "exhausted" and shown, 120)
+    if mode == "hang":
+        assert shown["reason"] == "the microVM did not boot: no hello from the guest within 5 s", shown
+    daemons.await_as_before(before)
+    assert host.failures(since) == []
 
 
 def test_no_unit_failed(host, before_all, given_up):
