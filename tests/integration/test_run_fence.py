@@ -73,9 +73,15 @@ MAY = {
     "anchor-run": DAEMONS | {"run/RUN/channel", "run/RUN/qmp"},
     "anchor-vm": set(),
 }
+API = "/run/anchorhold/api.sock"
 SYSTEM = [unix("/run/dbus/system_bus_socket"), unix("/run/systemd/private"), unix("/run/systemd/journal/stdout"),
           unix("/run/systemd/journal/socket", "SOCK_DGRAM", "send"), unix("/run/systemd/journal/dev-log", "SOCK_DGRAM", "send"),
-          unix("/dev/log", "SOCK_DGRAM", "send"), unix("/run/anchorhold/api.sock"), unix("/run/systemd/io.systemd.ManagedOOM")]
+          unix("/dev/log", "SOCK_DGRAM", "send"), unix(API), unix("/run/systemd/io.systemd.ManagedOOM")]
+
+
+# What systemd-resolved offers: by a socket in the file system, and by addresses of the host's own.
+RESOLVED = [unix("/run/systemd/resolve/io.systemd.Resolve"), unix("/run/systemd/resolve/io.systemd.Resolve.Monitor")]
+RESOLVED_STUBS = [tcp("127.0.0.53", 53), udp("127.0.0.53", 53), udp("127.0.0.53", 53, "connect"), tcp("127.0.0.54", 53), udp("127.0.0.54", 53)]
 
 
 # In the guest: connections to one host that is passed through and one that is inspected, each held for a while. A grant is withdrawn
@@ -186,14 +192,40 @@ def test_deny_abstract_sockets(host, live, unit):
     assert set(outside(host, ABSTRACT)) == {"ok"}
 
 
+@pytest.mark.parametrize("drop", [True, False], ids=["unit's user", "root"])
 @pytest.mark.parametrize("unit", UNITS)
-def test_deny_sockets_of_the_system(host, live, unit):
-    """D-Bus, systemd's own socket, the journal's, the operators' API."""
+def test_deny_sockets_of_the_system(host, live, unit, drop):
+    """D-Bus, systemd's own socket, the journal's, the operators' API. The last is shut to root by who asks, not by its mode."""
     present = [a for a in SYSTEM if os.path.exists(f"/proc/{host.pid}/root{a[4]}")]
-    assert len(present) >= 5
+    assert len(present) >= 5 and SYSTEM[0] in present
     assert set(outside(host, present)) == {"ok"}
-    results = named(present, reach(live.pids[unit], present))
+    results = named(present, reach(live.pids[unit], present, drop=drop))
+    assert {result for what, result in results.items() if drop or API not in what} <= {"ENOENT", "EACCES"}, results
+    status = [call("api", "Manager.Status")]
+    assert reach(live.pids[unit], status, drop=drop)[0] in ("ENOENT", "EACCES", "Denied", "PermissionDenied")
+    assert outside(host, status) == ["ok"]
+
+
+@pytest.fixture(scope="module")
+def resolved(host):
+    """systemd-resolved, which is in the image and which nothing starts."""
+    host.run("test ! -e /run/systemd/resolve")
+    try:
+        host.systemctl("start", "systemd-resolved.service")
+        yield
+    finally:
+        host.systemctl("stop", "systemd-resolved.service")
+        host.run("rm -rf /run/systemd/resolve")                # which it keeps for the next time
+
+
+@pytest.mark.parametrize("drop", [True, False], ids=["unit's user", "root"])
+@pytest.mark.parametrize("unit", UNITS)
+def test_deny_resolved(host, live, resolved, unit, drop):
+    assert set(outside(host, RESOLVED + RESOLVED_STUBS)) == {"ok"}
+    results = named(RESOLVED, reach(live.pids[unit], RESOLVED, drop=drop))
     assert set(results.values()) <= {"ENOENT", "EACCES"}, results
+    results = named(RESOLVED_STUBS, reach(live.pids[unit], RESOLVED_STUBS, net=host.pid, drop=drop))
+    assert set(results.values()) == {"EPERM"}, results
 
 
 def test_deny_sockets_to_the_agreement_check(host, live, other):
