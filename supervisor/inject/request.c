@@ -418,7 +418,7 @@ static int clear_covered(Request *q, Refusal *ret) {
         bool waits = false;
         int r;
 
-        tally_count(q->context->tally, q->name, q->port, q->head->method, q->head->target);
+        tally_count(q->context->tally, q->name, q->port, q->rule ?: "default", q->head->method, q->head->target);
         /* no rule about git allows it, for that would be weighed: so no token is put in that nobody sent */
         r = request_git_judge(q, &(EgressAnswer) { .pass = true }, ret);
         if (r == 0)

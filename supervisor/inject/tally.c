@@ -13,7 +13,7 @@
 #define WINDOW_USEC (10ULL * 1000 * 1000)
 #define SPENT_USEC (600ULL * 1000 * 1000)
 
-enum { METHOD_SIZE = 24, PATH_SIZE = 129, RECORD_SIZE = 1024 };
+enum { METHOD_SIZE = 24, PATH_SIZE = 129, RULE_SIZE = 256, RECORD_SIZE = 1024 };
 
 typedef struct TallyRequest {
         char method[METHOD_SIZE], path[PATH_SIZE];
@@ -21,7 +21,7 @@ typedef struct TallyRequest {
 } TallyRequest;
 
 typedef struct TallyHost {
-        char name[254];
+        char name[254], rule[RULE_SIZE];
         uint16_t port;
         uint64_t count;
         size_t n_requests;
@@ -51,7 +51,8 @@ static json_t *describe(const TallyHost *host) {
                 if (!method || !path || json_array_append_new(requests, json_pack("[s, s, I]", method, path, (json_int_t) q->count)) < 0)
                         return NULL;
         }
-        return json_pack("{s:s, s:i, s:I, s:O}", "name", host->name, "port", (int) host->port, "count", (json_int_t) host->count, "requests", requests);
+        return json_pack("{s:s, s:i, s:s, s:I, s:O}", "name", host->name, "port", (int) host->port, "rule", host->rule, "count", (json_int_t) host->count,
+                         "requests", requests);
 }
 
 static int append(Tally *t, uint64_t until_usec, json_t *data) {
@@ -123,12 +124,13 @@ Tally *tally_free(Tally *t) {
         return NULL;
 }
 
-static TallyHost *new_host(Tally *t, size_t place, const char *name, uint16_t port) {
+static TallyHost *new_host(Tally *t, size_t place, const char *name, uint16_t port, const char *rule) {
         TallyHost *host = calloc(1, sizeof(*host));
 
         if (!host)
                 return NULL;
         (void) snprintf(host->name, sizeof(host->name), "%s", name);
+        (void) snprintf(host->rule, sizeof(host->rule), "%s", rule);
         host->port = port;
         t->hosts[place] = host;
 
@@ -140,23 +142,23 @@ static TallyHost *new_host(Tally *t, size_t place, const char *name, uint16_t po
         return host;
 }
 
-static TallyHost *find_host(Tally *t, const char *name, uint16_t port) {
+static TallyHost *find_host(Tally *t, const char *name, uint16_t port, const char *rule) {
         size_t i = is_spent(t) ? TALLY_HOSTS_MAX : 0;
 
         for (; i < TALLY_HOSTS_MAX && t->hosts[i]; i++)
-                if (t->hosts[i]->port == port && strcmp(t->hosts[i]->name, name) == 0)
+                if (t->hosts[i]->port == port && strcmp(t->hosts[i]->name, name) == 0 && strncmp(t->hosts[i]->rule, rule, RULE_SIZE - 1) == 0)
                         return t->hosts[i];
         if (i < TALLY_HOSTS_MAX)
-                return new_host(t, i, name, port);
-        return t->hosts[TALLY_HOSTS_MAX] ?: new_host(t, TALLY_HOSTS_MAX, "-", 0);
+                return new_host(t, i, name, port, rule);
+        return t->hosts[TALLY_HOSTS_MAX] ?: new_host(t, TALLY_HOSTS_MAX, "-", 0, "overflow");
 }
 
 static bool is_of(const TallyRequest *q, const char *method, const char *path, size_t path_size) {
         return strncmp(q->method, method, METHOD_SIZE - 1) == 0 && strncmp(q->path, path, path_size) == 0 && q->path[path_size] == '\0';
 }
 
-void tally_count(Tally *t, const char *name, uint16_t port, const char *method, const char *path) {
-        TallyHost *host = t ? find_host(t, name, port) : NULL;
+void tally_count(Tally *t, const char *name, uint16_t port, const char *rule, const char *method, const char *path) {
+        TallyHost *host = t ? find_host(t, name, port, rule) : NULL;
         size_t size = strcspn(path, "?");
         TallyRequest *q;
 

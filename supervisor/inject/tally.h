@@ -16,9 +16,9 @@ enum {
 };
 
 /*
- * Every ten seconds, one record egress.requests for each name and port that had any: `count`, and of these by method and path the first
- * TALLY_REQUESTS_MAX kinds, [[method, path, count], …] (paths without their query, escaped, the first 128 bytes). Beyond TALLY_HOSTS_MAX names at once they are counted
- * under the name "-" and port 0. After TALLY_RECORDS_MAX records all are, without methods and paths, and told every ten minutes: whoever asks for more hosts and paths
+ * Every ten seconds, one record egress.requests for each name, port and rule that had any: `count`, and of these by method and path the first
+ * TALLY_REQUESTS_MAX kinds, [[method, path, count], …] (paths without their query, escaped, the first 128 bytes). Beyond TALLY_HOSTS_MAX of them at once they are counted
+ * under the name "-", port 0 and rule "overflow". After TALLY_RECORDS_MAX records all are, without methods and paths, and told every ten minutes: whoever asks for more hosts and paths
  * makes no more room in the log for itself.
  */
 typedef struct Tally Tally;
@@ -31,5 +31,5 @@ DEFINE_CLEANUP(Tally *, tally_free)
 void tally_tell(Tally *t);
 void tally_tell_last(Tally *t, uint64_t until_usec);
 
-/* t may be NULL: nobody counts. */
-void tally_count(Tally *t, const char *name, uint16_t port, const char *method, const char *path);
+/* rule: what the connection is inspected for. t may be NULL: nobody counts. */
+void tally_count(Tally *t, const char *name, uint16_t port, const char *rule, const char *method, const char *path);

@@ -300,7 +300,8 @@ def test_requests_are_covered_and_counted(host, guest, address, world):
     assert guest.call(ask_many, address, "/covered?x=1", 5) == [200] * 5
     [first] = records(host, "egress.allow", RUN, name=NAME, path="/covered")
     assert first["method"] == "GET" and first["grant"] > 0
-    told = wait_for(lambda: [r for record in records(host, "egress.requests", RUN, name=NAME, port=443) for r in record["requests"] if r[1] == "/covered"], 20)
+    told = wait_for(lambda: [r for record in records(host, "egress.requests", RUN, name=NAME, port=443, rule=first["rule"]) for r in record["requests"]
+                             if r[1] == "/covered"], 20)
     assert told == [["GET", "/covered", 4]]
     assert sum("GET /covered?x=1 " in e.get("head", "") for e in world.log("wire")) == 5
 

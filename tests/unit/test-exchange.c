@@ -219,7 +219,7 @@ static void test_covered(void **state) {
         while (!logged(w, "egress.requests"))
                 assert_true(sd_event_run(w->event, 5000000) > 0);
         assert_true(logged(w, "{\"count\":1,\"name\":\"" NAME "\""));
-        assert_true(logged(w, "\"requests\":[[\"GET\",\"/v1/models\",1]]"));
+        assert_true(logged(w, "\"requests\":[[\"GET\",\"/v1/models\",1]],\"rule\":\"" INSPECT_RULE "\""));
 }
 
 CLIENT(client_of_misuse, GET("/v1/x") "Cookie: a=" SENTINEL "\r\n\r\n",

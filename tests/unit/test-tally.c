@@ -67,7 +67,7 @@ static void count_hosts(World *w, unsigned n, const char *path) {
 
         for (unsigned i = 0; i < n; i++) {
                 (void) snprintf(name, sizeof(name), "h%u.example.org", i);
-                tally_count(w->tally, name, 443, "GET", path);
+                tally_count(w->tally, name, 443, "allow/0", "GET", path);
         }
 }
 
@@ -82,7 +82,19 @@ static void test_budget(void **state) {
         assert_non_null(strstr(w->auditd.records, "\"name\":\"h7.example.org\""));
         count_hosts(w, 9, "/");
         tell(w, 1);
-        assert_non_null(strstr(w->auditd.records, "{\"count\":9,\"name\":\"-\",\"port\":0,\"requests\":[]}"));
+        assert_non_null(strstr(w->auditd.records, "{\"count\":9,\"name\":\"-\",\"port\":0,\"requests\":[],\"rule\":\"overflow\"}"));
+}
+
+/* Who changes the policy meanwhile finds each rule's requests by themselves. */
+static void test_rules(void **state) {
+        World *w = *state;
+
+        for (unsigned i = 0; i < 3; i++)
+                tally_count(w->tally, "a.example.org", 443, "allow/0", "GET", "/x?y");
+        tally_count(w->tally, "a.example.org", 443, "live/0", "GET", "/x");
+        tell(w, 2);
+        assert_non_null(strstr(w->auditd.records, "{\"count\":3,\"name\":\"a.example.org\",\"port\":443,\"requests\":[[\"GET\",\"/x\",3]],\"rule\":\"allow/0\"}"));
+        assert_non_null(strstr(w->auditd.records, "{\"count\":1,\"name\":\"a.example.org\",\"port\":443,\"requests\":[[\"GET\",\"/x\",1]],\"rule\":\"live/0\"}"));
 }
 
 /* One that is long counts as several. */
@@ -98,7 +110,7 @@ static void test_long(void **state) {
                 for (unsigned i = 0; i < TALLY_REQUESTS_MAX; i++) {
                         (void) snprintf(method, sizeof(method), "M%u", i);
                         count_hosts(w, 1, path);
-                        tally_count(w->tally, "h0.example.org", 443, method, path);
+                        tally_count(w->tally, "h0.example.org", 443, "allow/0", method, path);
                 }
                 tell(w, 1);
                 n++;
@@ -109,6 +121,7 @@ static void test_long(void **state) {
 int main(void) {
         static const struct CMUnitTest tests[] = {
                 cmocka_unit_test_setup_teardown(test_budget, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_rules, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_long, set_up, tear_down),
         };
 
