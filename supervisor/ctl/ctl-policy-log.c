@@ -235,7 +235,7 @@ static CtlExit print_table(Ctl *ctl, const Records *records) {
                 const CtlLogRecord *record = &records->list[i];
                 _cleanup_free_ char *time = text_escape(record->time ?: "-", strlen(record->time ?: "-"), false),
                                     *rule = ctl_text(record->data, "rule", "-"),
-                                    *text = ctl_record_text(record->event, record->data);
+                                    *text = ctl_record_text(record->event, record->actor, record->data);
 
                 if (!time || !rule || !text) {
                         r = -ENOMEM;
@@ -280,7 +280,7 @@ static CtlExit report_read(Ctl *ctl, int r, const char *subject) {
 /* One record as it comes: columns as wide as they usually have to be. */
 static CtlExit print_line(Ctl *ctl, const CtlLogRecord *r) {
         _cleanup_free_ char *time = text_escape(r->time ?: "-", strlen(r->time ?: "-"), false), *rule = ctl_text(r->data, "rule", "-"),
-                            *text = ctl_record_text(r->event, r->data);
+                            *text = ctl_record_text(r->event, r->actor, r->data);
 
         if (ctl->o.json != CTL_JSON_OFF) {
                 _cleanup_json_ json_t *j = record_to_json(r);

@@ -283,7 +283,7 @@ static int take_requests(Suggestion *s, const Wish *whole, const json_t *data, u
 
 /* Who looked at the request knows what it came in: inject ends TLS, the proxy reads what is in the clear. */
 static const char *protocol_seen(const CtlLogRecord *r) {
-        return !r->actor ? NULL : strncmp(r->actor, "anchor-inject@", strlen("anchor-inject@")) == 0 ? "tls" : "http";
+        return !r->actor ? NULL : ctl_record_is_of_inject(r->actor) ? "tls" : "http";
 }
 
 static int take_record(Suggestion *s, const CtlLogRecord *r) {

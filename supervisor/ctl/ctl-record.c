@@ -23,6 +23,10 @@ bool ctl_record_is_denial(const char *event, const json_t *data) {
         return false;
 }
 
+bool ctl_record_is_of_inject(const char *actor) {
+        return actor && strncmp(actor, "anchor-inject@", strlen("anchor-inject@")) == 0;
+}
+
 static int64_t number(const json_t *data, const char *key) {
         return json_integer_value(json_object_get(data, key));
 }
@@ -63,7 +67,18 @@ static void write_target(FILE *f, const char *event, const json_t *data) {
                 (void) fprintf(f, ":%lld", (long long) number(data, "port"));
 }
 
-static void write_detail(FILE *f, const char *event, const json_t *data) {
+/* What the host sees of what was allowed. The proxy and inject both get "pass" for it. */
+static const char *readability(const char *actor, const json_t *data) {
+        const char *verdict = ctl_string(data, "verdict"), *protocol = ctl_string(data, "protocol");
+
+        if (!verdict || strcmp(verdict, "pass") != 0)
+                return verdict && strcmp(verdict, "inspect") == 0 ? "to be inspected" : verdict;
+        if (protocol && strcmp(protocol, "http") == 0)
+                return "read, in the clear";
+        return ctl_record_is_of_inject(actor) ? "inspected" : actor ? "passed through unread" : verdict;
+}
+
+static void write_detail(FILE *f, const char *event, const char *actor, const json_t *data) {
         static const char *const words[] = { "protocol", "method", "path" };
         const char *reason = ctl_string(data, "reason"), *source = ctl_string(data, "source"), *detail = ctl_string(data, "detail"), *address = ctl_string(data, "address");
         char in[CTL_TEXT_SIZE], out[CTL_TEXT_SIZE], span[CTL_TEXT_SIZE];
@@ -73,8 +88,8 @@ static void write_detail(FILE *f, const char *event, const json_t *data) {
                 if (ctl_string(data, words[i]))
                         (void) fprintf(f, " %s", ctl_string(data, words[i]));
         write_requests(f, data);
-        if (strcmp(event, "egress.allow") == 0 && ctl_string(data, "verdict"))
-                (void) fprintf(f, " (%s)", ctl_string(data, "verdict"));
+        if (strcmp(event, "egress.allow") == 0 && readability(actor, data))
+                (void) fprintf(f, " (%s)", readability(actor, data));
         if (strcmp(event, "dns.allow") == 0 && address)
                 (void) fprintf(f, ": %s", address);
         if (reason)
@@ -132,7 +147,7 @@ static void write_totals(FILE *f, const json_t *data) {
         (void) fputc(')', f);
 }
 
-char *ctl_record_text(const char *event, const json_t *data) {
+char *ctl_record_text(const char *event, const char *actor, const json_t *data) {
         _cleanup_free_ char *raw = NULL;
         size_t size;
         FILE *f;
@@ -150,7 +165,7 @@ char *ctl_record_text(const char *event, const json_t *data) {
                 write_totals(f, data);
         else {
                 write_target(f, event, data);
-                write_detail(f, event, data);
+                write_detail(f, event, actor, data);
         }
         if (fclose(f) != 0)
                 return NULL;

@@ -257,8 +257,10 @@ void ctl_pager_close(Ctl *ctl);
 
 /* ---- audit records as people read them ---- */
 
-/* One line about a record of the network's events, escaped, the caller's. */
-char *ctl_record_text(const char *event, const json_t *data);
+/* One line about a record of the network's events, escaped, the caller's. actor: the unit that asked, NULL if the log does not say. */
+char *ctl_record_text(const char *event, const char *actor, const json_t *data);
+/* Was it inject that asked, which reads what it carries? */
+bool ctl_record_is_of_inject(const char *actor);
 /* Is it about something that was refused? */
 bool ctl_record_is_denial(const char *event, const json_t *data);
 /* How many refusals it stands for. */

@@ -93,13 +93,27 @@ static void test_records(void **state) {
         static const struct {
                 const char *event, *data, *text;
                 bool denial;
+                const char *actor;
         } cases[] = {
                 { "dns.allow", "{\"name\": \"a.example.org\", \"address\": \"198.18.0.1\", \"rule\": \"x\"}",
                   "lookup of a.example.org: 198.18.0.1", false },
                 { "dns.refused", "{\"name\": \"b.example.org\", \"port\": 53, \"reason\": \"no-rule\", \"count\": 3, \"detail\": \"A\"}",
                   "lookup of b.example.org: no-rule (A), 3 times", true },
                 { "egress.allow", "{\"name\": \"a.example.org\", \"port\": 443, \"protocol\": \"tls\", \"verdict\": \"inspect\"}",
-                  "a.example.org:443 tls (inspect)", false },
+                  "a.example.org:443 tls (to be inspected)", false, "anchor-proxy@r3k9x0a1b2c3d.service" },
+                { "egress.allow", "{\"name\": \"a.example.org\", \"port\": 443, \"protocol\": \"tls\", \"verdict\": \"pass\", \"method\": \"GET\", \"path\": \"/v1\"}",
+                  "a.example.org:443 tls GET /v1 (inspected)", false, "anchor-inject@r3k9x0a1b2c3d.service" },
+                /* of HTTP/2 inject asks about the connection first: what differs from the next is who asked */
+                { "egress.allow", "{\"name\": \"a.example.org\", \"port\": 443, \"protocol\": \"tls\", \"verdict\": \"pass\"}",
+                  "a.example.org:443 tls (inspected)", false, "anchor-inject@r3k9x0a1b2c3d.service" },
+                { "egress.allow", "{\"name\": \"a.example.org\", \"port\": 443, \"protocol\": \"tls\", \"verdict\": \"pass\"}",
+                  "a.example.org:443 tls (passed through unread)", false, "anchor-proxy@r3k9x0a1b2c3d.service" },
+                { "egress.allow", "{\"name\": \"a.example.org\", \"port\": 25, \"protocol\": \"raw\", \"verdict\": \"pass\"}",
+                  "a.example.org:25 raw (passed through unread)", false, "anchor-proxy@r3k9x0a1b2c3d.service" },
+                { "egress.allow", "{\"name\": \"a.example.org\", \"port\": 80, \"protocol\": \"http\", \"verdict\": \"pass\", \"method\": \"GET\", \"path\": \"/\"}",
+                  "a.example.org:80 http GET / (read, in the clear)", false, "anchor-proxy@r3k9x0a1b2c3d.service" },
+                { "egress.allow", "{\"name\": \"a.example.org\", \"port\": 443, \"protocol\": \"tls\", \"verdict\": \"pass\"}", "a.example.org:443 tls (pass)", false },
+                { "egress.allow", "{\"name\": \"a.example.org\", \"port\": 443}", "a.example.org:443", false },
                 { "egress.deny", "{\"name\": \"169.254.169.254\", \"port\": 80, \"reason\": \"literal-address\", \"count\": 1}",
                   "169.254.169.254:80: literal-address", true },
                 { "conn.close", "{\"name\": \"a.example.org\", \"port\": 443, \"bytes_in\": 1536, \"bytes_out\": 7, \"duration_us\": 350000}",
@@ -136,7 +150,7 @@ static void test_records(void **state) {
                 _cleanup_free_ char *text = NULL;
 
                 assert_int_equal(json_parse(cases[i].data, strlen(cases[i].data), &data, NULL), 0);
-                text = ctl_record_text(cases[i].event, data);
+                text = ctl_record_text(cases[i].event, cases[i].actor, data);
                 assert_string_equal(text, cases[i].text);
                 assert_int_equal(ctl_record_is_denial(cases[i].event, data), cases[i].denial);
                 assert_true(ctl_record_is_network(cases[i].event));
