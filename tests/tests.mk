@@ -38,7 +38,7 @@ check-vm: some-vm-tests image ## the image as a full virtual machine: what is re
 
 .PHONY: demo
 demo: known-agent kernel image-root templates ## one real agent fixes one real repository in one microVM (AGENT=pi or claude; KEEP=1: the host stays up until Enter)
-	@env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 TERM="$(TERM)" CACHE="$(CACHE)" PYTHONDONTWRITEBYTECODE=1 \
+	@env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 TERM="$(TERM)" NO_COLOR="$(NO_COLOR)" CACHE="$(CACHE)" PYTHONDONTWRITEBYTECODE=1 \
 		/usr/bin/python3 tests/demo/demo.py --agent "$(AGENT)" $(if $(KEEP),--keep)
 
 .PHONY: bench

@@ -221,7 +221,7 @@ def main():
     build.mkdir(parents=True, exist_ok=True)
     world = worlds.World(build / "world")
     world.start()
-    host = hosting.start_in_world("bench", world, [*hosting.load_policies(TOP / "tests" / "integration" / "policy"), *proxies.POLICIES])
+    host = hosting.start_for_tests("bench", world, [*hosting.load_policies(TOP / "tests" / "integration" / "policy"), *proxies.POLICIES])
     try:
         if arguments.only in (None, "proxies"):
             proxies.figures(host, world, arguments.rounds)

@@ -55,7 +55,7 @@ def policies():
 @pytest.fixture(scope="session")
 def host(request, world, repository, policies):
     try:
-        booted = hosting.start_in_world(f"check-{os.getpid()}", world, policies, repository)
+        booted = hosting.start_for_tests(f"check-{os.getpid()}", world, policies, repository)
     except hosting.BootFailed as error:
         beside.give_up(request.config, str(error))
     yield booted

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What `make` is asked for that there is not, is refused before anything is built; and the demo, when nobody can press Enter."""
+"""What `make` is asked for that there is not, is refused before anything is built."""
 
 import pathlib
 import shutil
@@ -35,10 +35,8 @@ def test_refused_before_anything_is_built(tree, wrong, why, right):
     assert done.returncode and "the build begins" in done.stdout, done
 
 
-@pytest.mark.parametrize("typed, said", [("", "Nobody can press Enter here"), ("\n", "")])
-def test_enter_or_its_end(typed, said):
-    """The demo ends well either way, and says which it was."""
-    done = subprocess.run(["/usr/bin/python3", "-B", "-c", "import demo; demo.await_enter(); print('and on')"], cwd=TOP / "tests" / "demo", env=EMPTY, input=typed,
-                          capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0 and "The host is up" in done.stdout and "and on" in done.stdout and not done.stderr, done
-    assert said in done.stdout and (said != "") == ("the host goes down" in done.stdout), done
+def test_colours_are_for_whoever_wants_them(tree):
+    """What env -i would take from the demo."""
+    for value in ("1", ""):
+        done = subprocess.run(["make", "-n", "demo"], cwd=tree, env={**EMPTY, "NO_COLOR": value}, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0 and f'NO_COLOR="{value}"' in done.stdout, done

@@ -4,6 +4,7 @@
 import contextlib
 import json
 import pathlib
+import re
 import shlex
 import shutil
 import subprocess
@@ -14,10 +15,11 @@ import world as world_module
 TOP = pathlib.Path(__file__).resolve().parents[2]
 BOOTS = pathlib.Path("/run/anchorhold-boot")
 
-# An unprivileged user who may use the API, and one who may not.
-USERS = """u operator - "Operator" /var/home/operator /bin/bash
+# An unprivileged user who may use the API, and for the tests one who may not.
+OPERATOR = """u operator - "Operator" /var/home/operator /bin/bash
 m operator anchorhold-operators
-u stranger - "Nobody in particular" /var/home/stranger /bin/bash
+"""
+USERS = OPERATOR + """u stranger - "Nobody in particular" /var/home/stranger /bin/bash
 """
 REPOSITORY = "/var/home/operator/csvsum"
 UNIT_FAILED = "d9b373ed55a64feb8242e02dbe79a49c"            # PID 1's "Failed with result"
@@ -186,11 +188,27 @@ class Host:
 
 
 def start_boot(name, *options):
-    done = subprocess.run([TOP / "image" / "boot", "--container", "--keep", "--forget", "--name", name, *map(str, options)],
-                          capture_output=True, text=True, timeout=180, stdin=subprocess.DEVNULL, check=False)
-    if done.returncode:
-        raise BootFailed(f"the image does not boot:\n{done.stdout}{done.stderr}")
+    booting = subprocess.Popen([TOP / "image" / "boot", "--container", "--keep", "--forget", "--name", name, *map(str, options)],
+                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        said, _ = booting.communicate(timeout=180)
+    except BaseException:
+        booting.terminate()             # which it passes on to the boot; SIGKILL would leave that behind
+        booting.communicate(timeout=60)
+        raise
+    if booting.returncode:
+        raise BootFailed(f"the image does not boot:\n{said}")
     return Host(name)
+
+
+def remove_boot(name):
+    """Ends a boot of that name, whoever started it. Whether there was one."""
+    if not (BOOTS / f"{name}.lock").exists():
+        return False
+    done = subprocess.run([TOP / "image" / "stop", name], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=90, check=False)
+    if (BOOTS / f"{name}.lock").exists():       # else it may have ended by itself meanwhile
+        raise BootFailed(f"a boot named {name} does not end:\n{done.stdout}{done.stderr}")
+    return True
 
 
 @contextlib.contextmanager
@@ -227,16 +245,23 @@ def load_policies(folder):
     return [(path.parent.name, path.stem, json.loads(path.read_text())) for path in sorted(pathlib.Path(folder).glob("*/*.json"))]
 
 
-def start_in_world(name, world, policies=(), repository=None):
-    """A boot whose /etc names the world's resolver, CA and network, joined to it, with an operator, the
-    demo's repository and the provider's credential."""
-    etc = pathlib.Path(world.make_etc([egress_with_git(), *policies]))
+def make_world_etc(world, policies=(), settings=None, users=OPERATOR):
+    """The /etc of a boot in that world: its resolver, CA and network, which is all that the demo has, and an operator."""
+    etc = pathlib.Path(world.make_etc(policies, settings))
     (etc / "sysusers.d").mkdir()
-    (etc / "sysusers.d/test-users.conf").write_text(USERS)
+    (etc / "sysusers.d/test-users.conf").write_text(users)
+    return etc
+
+
+def start_in_world(name, world, repository=None, **more):
+    """A boot with that /etc (`more`: what is added to it), joined to the world, with the users' homes, the demo's repository and
+    the provider's credential."""
+    etc = make_world_etc(world, **more)
     host = start_boot(name, "--fresh", "--etc", etc)
     try:
         world.join(host.pid)
-        host.run("install -d -o operator -g operator /var/home/operator; install -d -o stranger -g stranger /var/home/stranger")
+        for user in re.findall("^u ([a-z]+)", (etc / "sysusers.d/test-users.conf").read_text(), re.MULTILINE):
+            host.run(["install", "-d", "-o", user, "-g", user, f"/var/home/{user}"])
         if repository:
             host.copy_in(repository, REPOSITORY)
         host.seal_credential("anthropic", world_module.REAL_KEY)
@@ -244,6 +269,12 @@ def start_in_world(name, world, policies=(), repository=None):
         host.stop()
         raise
     return host
+
+
+def start_for_tests(name, world, policies, repository=None):
+    """The same for tests and bench: what they submit may reach the world's git server, a second user is there, and nobody waits for the probe of KVM,
+    which has tests of its own."""
+    return start_in_world(name, world, repository, policies=[egress_with_git(), *policies], settings={"accel": "tcg", "max_runs": 3}, users=USERS)
 
 
 def make_repository(path):

@@ -118,14 +118,14 @@ class World:
         run("git", "clone", "--quiet", "--bare", source, target)
         return target
 
-    def make_etc(self, policies=()):
-        """A folder to lay over the image's /etc: this resolver, this CA, this network, and
-        policy files as (kind, name, object)."""
+    def make_etc(self, policies=(), settings=None):
+        """A folder to lay over the image's /etc: this resolver, this CA, this network, and besides, if they are
+        given, policy files as (kind, name, object) and members of host.json."""
         etc = self.path("etc")
         shutil.rmtree(etc, ignore_errors=True)
         os.makedirs(os.path.join(etc, "anchorhold/upstream-ca.d"))
         shutil.copy(self.path("world.pem"), os.path.join(etc, "anchorhold/upstream-ca.d/world.pem"))
-        files = {"host.json": {"accel": "tcg", "resolvers": [RESOLVER], "networks": ["203.0.113.0/24", "2001:db8:113::/64"], "max_runs": 3}}
+        files = {"host.json": {"resolvers": [RESOLVER], "networks": ["203.0.113.0/24", "2001:db8:113::/64"], **(settings or {})}}
         files.update({"policy/%s/%s.json" % (kind, name): value for kind, name, value in policies})
         for name, value in files.items():
             path = os.path.join(etc, "anchorhold", name)
