@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Each command that the documents about the image show is executed by some test, which takes it from there (tests/world/docs.py); or it is
-named here, with the reason why it is not. And each refusal that inject writes is in the table of those."""
+named here, with the reason why it is not. Each policy file that they show loads, and what needs no model runs. And each refusal that inject
+writes is in the table of those."""
 
+import json
 import re
 
 import pytest
 
 import docs
 from conftest import TOP
+from host import REPOSITORY
 
 # (page, how the command begins): why no test executes it
 NOT_EXECUTED = {
@@ -63,3 +66,74 @@ def test_every_refusal_is_in_the_table():
     assert len(found) >= 25 and ("403", "credential-misuse") in found
     assert not listed("418", "bad-request") and not listed("400", "no-such-reason")
     assert sorted(pair for pair in found if not listed(*pair)) == []
+
+
+# ---- docs/workflows.md ----
+
+FILES = docs.policy_files("workflows.md")
+
+
+@pytest.fixture
+def root(host):
+    """A folder of the host with the vendor's policy, which policy check can be asked about; and the page's files in its /etc."""
+    folder = host.run("mktemp -d /tmp/docs-XXXXXX && chmod 755 /tmp/docs-*").stdout.strip()
+    try:
+        host.run(f"mkdir -p {folder}/usr/lib/anchorhold && cp -r /usr/lib/anchorhold/policy {folder}/usr/lib/anchorhold/")
+        for name, text in FILES.items():
+            host.write(f"{folder}/etc/anchorhold/policy/{name}", text)
+        yield folder
+    finally:
+        host.run(["rm", "-r", folder])
+
+
+def check(host, root):
+    return host.anchorctl("policy", "check", f"--root={root}", check=False)
+
+
+def test_every_policy_file_of_the_page_loads(host, root):
+    assert {name.split("/")[0] for name in FILES} == {"workflows", "harness", "egress", "credentials", "providers"}
+    done = check(host, root)
+    assert done.returncode == 0, done.stdout + done.stderr
+    explained = json.loads(host.anchorctl("policy", "explain", f"--root={root}", "fix-by-gateway", "https://models.example.com/v1/messages", "--method=POST",
+                                          "--json=short").stdout)
+    assert explained["verdict"] == "inspect", explained
+
+
+@pytest.mark.parametrize("name", sorted(FILES))
+def test_each_of_them_is_looked_at(host, root, name):
+    """The controls: with a word that is none of its kind there is a finding in that very file, and what others name is missed."""
+    path = f"{root}/etc/anchorhold/policy/{name}"
+    host.write(path, json.dumps({**json.loads(FILES[name]), "no-such-word": 1}))
+    done = check(host, root)
+    assert done.returncode == 1 and name in done.stdout + done.stderr and "no-such-word" in done.stdout + done.stderr, done
+    if not name.startswith("workflows/"):
+        host.run(["rm", path])
+        assert check(host, root).returncode == 1
+
+
+@pytest.fixture
+def script(host):
+    """The page's first two files, where the host's own are."""
+    names = [name for name in FILES if name.endswith("/script.json")]
+    assert len(names) == 2
+    try:
+        for name in names:
+            host.write(f"/etc/anchorhold/policy/{name}", FILES[name])
+        yield
+    finally:
+        host.run(["rm", "-f", *(f"/etc/anchorhold/policy/{name}" for name in names)])
+
+
+TASK = "pwd; stat -c 'mode %a' \"$0\"; cd repo; printf 'check:\\n\\ttrue\\n' >Makefile; git commit -qam Passing"
+
+
+def test_the_script_of_the_page_runs(host, script):
+    """In its folder, with the mode that lets it be started at all; to review, and out of that as operate.md says."""
+    done = host.anchorctl("run", "--workflow", "script", "--repo", REPOSITORY, "--base", "main", "--task", TASK, check=False, timeout=600)
+    assert done.returncode == 0 and "/workspace\nmode 700\n" in done.stdout, done.stdout + done.stderr
+    item = host.items()[0]["id"]
+    assert host.show(item)["state"] == "in_review"
+    assert "+check:" in host.anchorctl("result", item, "--diff").stdout and host.show(item)["state"] == "in_review"
+    host.anchorctl("stop", item)
+    assert host.show(item)["state"] == "cancelled"
+    assert "+check:" in host.anchorctl("result", item, "--diff").stdout

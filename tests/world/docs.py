@@ -2,6 +2,7 @@
 """The commands that the documents show, so that tests execute what is written there, and not what was."""
 
 import pathlib
+import re
 import shlex
 
 DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs"
@@ -20,3 +21,10 @@ def command(page, beginning, **words):
     assert len(found) == 1, f"docs/{page} has {len(found)} commands that begin with {beginning!r}: {found}"
     shown = [word for word in shlex.split(found[0], comments=True) if not word.startswith("[") or word.strip("[]") in words]
     return [str(words.get(word.strip("[]"), word)) for word in shown]
+
+
+def policy_files(page):
+    """The policy files that a page shows whole, each behind a line with its path: {"KIND/NAME.json": text}."""
+    found = re.findall(r"^`/etc/anchorhold/policy/([a-z]+/[a-z-]+\.json)`:\n\n```json\n(.*?)^```$", (DOCS / page).read_text(), re.MULTILINE | re.DOTALL)
+    assert len(found) == len(dict(found)) > 0, f"docs/{page} shows {[name for name, _ in found]}"
+    return dict(found)
