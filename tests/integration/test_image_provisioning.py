@@ -112,6 +112,21 @@ def test_what_it_was_told_holds(twice, site):
     assert host.run("stat -c %U:%a /etc/anchorhold/authority.json").stdout == "root:644\n"
 
 
+def password_of_root(host):
+    return host.run(["getent", "shadow", "root"]).stdout.split(":")[1]
+
+
+def test_root_has_the_password_that_it_was_given(boot, tmp_path):
+    """And none without: nobody gets in."""
+    given = "$6$saltsaltsaltsalt$" + "x" * 86
+    (tmp_path / "passwd.hashed-password.root").write_text(given)
+    told, other = boot("--credentials", tmp_path), boot()
+    assert password_of_root(told) == given and password_of_root(other) == "*"
+    assert told.run("stat -c %U:%G:%a /etc/shadow").stdout == "root:shadow:640\n"
+    for each in (told, other):
+        assert each.systemctl("--failed", "--no-legend", "--plain").stdout == ""
+
+
 def test_authority_is_the_one_that_it_was_told(twice):
     refused = twice.host.anchorctl("submit", "--workflow", "exec", "--", "true", check=False)
     assert refused.returncode == 3, refused.stderr
