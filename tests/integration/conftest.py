@@ -81,8 +81,11 @@ def anchord(host):
     """anchord's place, for a file whose tests make the calls that only anchord may make. What the file before took away is back, to every daemon."""
     wait_for(host.is_enforced, 30, host.status)
     it = Anchord(host)
-    yield it
-    it.restore()
+    try:
+        it.take()
+        yield it
+    finally:
+        it.restore()
 
 
 @pytest.fixture(scope="module")

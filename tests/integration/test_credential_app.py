@@ -216,9 +216,8 @@ def test_a_revocation_survives_every_crash(host, world, app):
     wait_for(lambda: len(log(world, "DELETE")) > seen, 40)
     for unit in (f"anchor-inject@{run}.service", "anchord.service", "anchor-secretd.service"):
         host.systemctl("kill", "--signal=KILL", unit, check=False)
-    host.stop_daemon("anchor-secretd")
-    host.run("rm -f /run/anchor-secretd/*")             # as after a reboot
-    host.start_daemon("anchor-secretd")
+    with host.stopped("anchor-secretd"):
+        host.run("rm -f /run/anchor-secretd/*")         # as after a reboot
     assert on_list(host) == "1" and revoked(world) == []
 
     answer(world)

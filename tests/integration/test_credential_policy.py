@@ -113,11 +113,8 @@ def test_add_and_remove(host):
 
 
 def test_without_a_record_nothing_changes(host):
-    host.stop_daemon("anchor-auditd")
-    try:
+    with host.stopped("anchor-auditd"):
         done = credential(host, "add", "test-only", check=False, input="a-value-of-a-test")
-    finally:
-        host.start_daemon("anchor-auditd")
     assert done.returncode == 1 and "Nothing is changed, because the audit log does not take the record" in done.stderr
     assert listed(host, "test-only") is None
     credential(host, "add", "test-only", input="a-value-of-a-test")      # the control

@@ -295,15 +295,16 @@ RUN = "r0000check000"
 @pytest.fixture(scope="module")
 def network(host):
     """A run's network without anchord and without a microVM, in which the check itself is started by hand."""
-    host.stop_daemon("anchord")
-    for kind in ("check", "probe", "net"):
-        host.write(f"/run/systemd/system/anchor-{kind}@{RUN}.service.d/test.conf",
-                   "[Unit]\nStartLimitIntervalSec=0\n" + ("StopWhenUnneeded=no\n" if kind == "check" else ""))
-    host.systemctl("daemon-reload")
-    yield
-    host.systemctl("stop", "anchorhold-runs.slice", f"anchor-net@{RUN}.service", check=False)
-    host.run(f"rm -r /run/systemd/system/anchor-{{check,probe,net}}@{RUN}.service.d; systemctl daemon-reload; systemctl reset-failed", check=False)
-    host.start_daemon("anchord")
+    with host.stopped("anchord"):
+        try:
+            for kind in ("check", "probe", "net"):
+                host.write(f"/run/systemd/system/anchor-{kind}@{RUN}.service.d/test.conf",
+                           "[Unit]\nStartLimitIntervalSec=0\n" + ("StopWhenUnneeded=no\n" if kind == "check" else ""))
+            host.systemctl("daemon-reload")
+            yield
+        finally:
+            host.systemctl("stop", "anchorhold-runs.slice", f"anchor-net@{RUN}.service", check=False)
+            host.run(f"rm -r /run/systemd/system/anchor-{{check,probe,net}}@{RUN}.service.d; systemctl daemon-reload; systemctl reset-failed", check=False)
 
 
 def once(host, damage=None, fence=True, before="check"):

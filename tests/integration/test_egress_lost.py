@@ -113,9 +113,9 @@ def assert_each_once(run, grants):
 
 def test_ends_are_told_when_egressd_is_back(host, run, tmp_path):
     """Connections that end while egressd is away end for it as well, and each is in the log: nothing of them counts against the run."""
-    with held_open(run, tmp_path, "/held") as (grants, _):
-        host.stop_daemon("anchor-egressd")
-    host.start_daemon("anchor-egressd")
+    with contextlib.ExitStack() as away:
+        with held_open(run, tmp_path, "/held") as (grants, _):
+            away.enter_context(host.stopped("anchor-egressd"))
     assert_each_once(run, grants)
 
 

@@ -3,6 +3,7 @@
 auditd frozen.)
 """
 
+import contextlib
 import json
 import time
 
@@ -14,28 +15,25 @@ from test_egress_never_off import assert_cut, calling, comes_back, fence_reason,
 from waiting import wait_for
 
 
-def stop(host, name):
-    host.stop_daemon(name)
-    return lambda: host.start_daemon(name)
-
-
+@contextlib.contextmanager
 def sleep_instead(host, name):
     """The program of a service is another one, which answers nothing."""
     program = f"/usr/libexec/anchorhold/{name}"
     host.write("/run/sleep-instead", "#!/bin/sh\nexec sleep infinity\n")
     host.run(f"chmod 755 /run/sleep-instead; mount --bind /run/sleep-instead {program}")
-    host.systemctl("restart", "--no-block", f"{name}.service")
-
-    def back():
+    try:
+        host.systemctl("restart", "--no-block", f"{name}.service")
+        yield
+    finally:
         host.run(f"umount {program}")
-        host.systemctl("restart", f"{name}.service")
-    return back
+        host.stop_daemon(name)                                     # or else the sleeper may be taken for it
+        host.start_daemon(name)
 
 
 DAEMONS = {
-    "egressd stopped": (lambda host: stop(host, "anchor-egressd"), "egressd"),
+    "egressd stopped": (lambda host: host.stopped("anchor-egressd"), "egressd"),
     "egressd is sleep": (lambda host: sleep_instead(host, "anchor-egressd"), "egressd"),
-    "auditd stopped": (lambda host: stop(host, "anchor-auditd"), "auditd"),
+    "auditd stopped": (lambda host: host.stopped("anchor-auditd"), "auditd"),
 }
 
 
@@ -45,7 +43,6 @@ def test_deny_all_without_a_daemon(host, live, what):
     # anchord, too, has seen that it is back since the last one: what it never missed it cannot miss again
     wait_for(host.is_enforced, 15)
     before, begin = len(live.show()["notes"]), time.monotonic()       # newest first
-    give = take(host)
 
     def told():
         notes = live.show()["notes"]
@@ -55,17 +52,15 @@ def test_deny_all_without_a_daemon(host, live, what):
         wait_for(told, 15, lambda: json.dumps(live.show()["notes"], indent=1))
         assert_nothing_starts(host)
 
-    try:
+    with take(host):
         assert_cut(live, begin, told_and_nothing_starts)
-    finally:
-        give()
     comes_back(live)
 
 
 def test_deny_all_without_listeners(host, live):
     """The proxy's listeners are the only way; with their socket unit they are gone, and `show` names it."""
     begin = time.monotonic()
-    host.systemctl("stop", f"anchor-proxy@{live.run}.socket", f"anchor-proxy@{live.run}.service")
+    host.stop_units(f"anchor-proxy@{live.run}.socket", f"anchor-proxy@{live.run}.service")
     said = f"anchor-proxy@{live.run}.socket was stopped: nothing goes out through it"
     assert_cut(live, begin, lambda: wait_for(lambda: any(note["text"] == said for note in live.show()["notes"]), 15,
                                              lambda: json.dumps(live.show()["notes"], indent=1)))

@@ -140,9 +140,8 @@ def test_rejected_image_is_tried_again_when_somebody_says_so(host):
     assert host.run(accept, user="operator", check=False).returncode == 3
     unknown = host.anchorctl("host", "accept", 64 * "c", user=None, check=False)
     assert unknown.returncode == 4 and "has not rejected" in unknown.stderr
-    host.stop_daemon("anchor-auditd")
-    unrecorded = host.run(accept, check=False)
-    host.start_daemon("anchor-auditd")
+    with host.stopped("anchor-auditd"):
+        unrecorded = host.run(accept, check=False)
     assert unrecorded.returncode == 1 and state()["rejected"].keys() == {once, other}, unrecorded.stderr
     assert events(host, "host.accepted") == []
 

@@ -267,12 +267,9 @@ def test_doctor_and_status(host):
     assert "bad" not in done.stdout
     status = json.loads(expect(host, OK, "status", "--json=short").stdout)
     assert set(status["enforcers"].values()) == {"ok"}
-    host.stop_daemon("anchor-secretd")
-    try:
+    with host.stopped("anchor-secretd"):
         done = wait_for(lambda: (d := host.anchorctl("doctor", check=False, user=None)).returncode == FAILED and d)
         assert "anchor-secretd.socket is inactive" in done.stdout
-    finally:
-        host.systemctl("start", "anchor-secretd.socket", "anchor-secretd-api.socket")
     wait_for(host.is_enforced)
 
 

@@ -4,7 +4,6 @@
 docs/architecture.md has the table of what is to happen; this file is what keeps it true.
 """
 
-import contextlib
 import json
 import re
 import threading
@@ -198,16 +197,7 @@ def test_a_run_waits_for_the_record(host, before, script, at):
     assert_gone(host, shown["runs"][0]["id"])
 
 
-@contextlib.contextmanager
-def stopped(host, name):
-    host.stop_daemon(name)
-    try:
-        yield
-    finally:
-        host.start_daemon(name)
-
-
-GONE = {"stopped": stopped, "frozen": lambda host, name: host.frozen(name)}
+GONE = {"stopped": lambda host, name: host.stopped(name), "frozen": lambda host, name: host.frozen(name)}
 
 
 def notes_to_come(live, name):
@@ -260,8 +250,7 @@ def test_a_frozen_enforcer_is_started_again(host, live):
 @pytest.mark.quiet
 def test_runs_slice_stopped_without_anchord(host, before, live):
     """What an operator does when nothing else answers: every run is dead within five seconds, and nothing of it stays."""
-    host.stop_daemon("anchord")
-    try:
+    with host.stopped("anchord"):
         assert "process qemu-system-x86" in traces(host)
         begin = time.monotonic()
         host.systemctl("stop", "anchorhold-runs.slice")
@@ -269,8 +258,6 @@ def test_runs_slice_stopped_without_anchord(host, before, live):
         # what egressd and secretd keep of it on disk goes when anchord tells them
         assert [line for line in traces(host) - before if not re.search("/var/lib/anchorhold/(egress|secret)/", line)] == []
         host.systemctl("start", "anchorhold-runs.slice")           # made anew: only since when shows that it was stopped
-    finally:
-        host.start_daemon("anchord")
     shown = live.ended()
     assert (shown["state"], shown["reason"]) == ("exhausted", "anchorhold-runs.slice was stopped: anchor-run ended while the supervisor was away")
     assert_as_before(host, before)

@@ -478,12 +478,9 @@ def test_egressd_stopped_denies_and_comes_back(host, guest, world):
     address = address_of(guest, "www.example.org")
     # who connects to anchord's sockets starts it, and with it egressd's socket
     host.stop_daemon("anchord")
-    host.stop_daemon("anchor-egressd")
-    try:
+    with host.stopped("anchor-egressd"):
         assert guest.call(tls, address, "www.example.org", world.path("world.pem"))[0] != 200
         assert guest.call(dns, "git.example.org")[0] == 2
-    finally:
-        host.start_daemon("anchor-egressd")
     assert wait_for(lambda: guest.call(tls, address, "www.example.org", world.path("world.pem"))[0] == 200, 20)
 
 

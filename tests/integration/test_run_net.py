@@ -32,9 +32,9 @@ def fenced(host, command, run=RUN, check=True, **properties):
 @pytest.fixture(scope="module", autouse=True)
 def without_anchord(host):
     """anchord stops units of runs that its ledger does not know, and these are such."""
-    host.stop_daemon("anchord")
-    yield
-    host.start_daemon("anchord")
+    with host.stopped("anchord"):
+        yield
+    wait_for(host.is_enforced, 60, host.status)
 
 
 @pytest.fixture
@@ -361,13 +361,10 @@ def test_counts_agree_after_an_outage_of_auditd(host, netlog):
     before = len(records(host, "conn.deny"))
     send_denied(host)
     await_records(host, "conn.deny", lambda found: len(found) >= before + 3)
-    host.stop_daemon("anchor-auditd")
-    try:
+    with host.stopped("anchor-auditd"):
         host.systemctl("restart", f"anchor-netlog@{RUN}.service")        # a new window, so that the first three are due at once, and in vain
         for _ in range(4):
             send_denied(host)
-    finally:
-        host.start_daemon("anchor-auditd")
     total = end_of_network(host)
     told = [d for d in records(host, "conn.deny")[before:] if d["rule"] == "guest-network"]
     assert total["rejected"] == total["logged"] == 15, total
@@ -402,15 +399,12 @@ def test_totals_wait_for_auditd(host, netlog):
     send_denied(host)
     totals = len(records(host, "egress.totals"))
     host.systemctl("stop", f"anchor-netlog@{RUN}.service")
-    host.stop_daemon("anchor-auditd")
-    try:
+    with host.stopped("anchor-auditd"):
         host.systemctl("stop", "--no-block", "net-test-user.service")
         until = time.monotonic() + 10
         while host.run(["test", "-e", f"/run/netns/anchor-{RUN}"], check=False).returncode == 0:
             assert time.monotonic() < until
             time.sleep(0.05)
-    finally:
-        host.start_daemon("anchor-auditd")
     gone(host)
     assert len(await_records(host, "egress.totals", lambda found: len(found) > totals)) == totals + 1
 
@@ -468,11 +462,8 @@ def test_a_network_that_could_not_be_removed_is_one_record(host, network, later)
 
 def test_teardown_waits_for_nobody(host, network):
     """With auditd gone, a run's network still goes, and at once if it has nothing to tell."""
-    host.stop_daemon("anchor-auditd")
-    try:
+    with host.stopped("anchor-auditd"):
         start = time.monotonic()
         host.systemctl("stop", "net-test-user.service")
         gone(host, 12)
         assert time.monotonic() - start < 12
-    finally:
-        host.start_daemon("anchor-auditd")

@@ -372,9 +372,8 @@ def test_policy_edited_in_mid_run(boot, submit_repo):
 def test_run_ends_while_supervisor_is_away(boot):
     item = submit(boot, "hangs")
     run = wait_running(boot, item)["run"]
-    boot.stop_daemon("anchord")
-    boot.systemctl("stop", f"anchor-run@{run}.service")
-    boot.start_daemon("anchord")
+    with boot.stopped("anchord"):
+        boot.systemctl("stop", f"anchor-run@{run}.service")
     shown = wait_state(boot, item, "exhausted")
     assert shown["reason"] == "anchor-run ended while the supervisor was away"
     assert_nothing_left(boot)
@@ -528,8 +527,7 @@ def test_forged_credential_request(boot):
 def test_enforcer_lost_and_back(boot):
     item = submit(boot, "hangs")
     wait_running(boot, item)
-    boot.stop_daemon("anchor-egressd")
-    try:
+    with boot.stopped("anchor-egressd"):
         wait_for(lambda: status(boot)["enforcers"]["egressd"] != "ok", 15)
         shown = show(boot, item)
         assert shown["state"] == "running"
@@ -537,8 +535,6 @@ def test_enforcer_lost_and_back(boot):
         waiting = submit(boot, "ok")
         time.sleep(1.5)
         assert show(boot, waiting)["state"] == "queued"
-    finally:
-        boot.start_daemon("anchor-egressd")
     wait_state(boot, waiting, "closed")
     assert any(note["kind"] == "enforcer.back" for note in show(boot, item)["notes"])
     call(boot, "Stop", {"item": item})
@@ -546,15 +542,12 @@ def test_enforcer_lost_and_back(boot):
 
 
 def test_nothing_starts_without_audit(boot):
-    boot.stop_daemon("anchor-auditd")
-    try:
+    with boot.stopped("anchor-auditd"):
         wait_for(lambda: status(boot)["enforcers"]["auditd"] != "ok", 15)
         item = submit(boot, "ok")
         time.sleep(1.5)
         assert show(boot, item)["state"] == "queued" and not units(boot)
         assert status(boot)["audit_waiting"] > 0
-    finally:
-        boot.start_daemon("anchor-auditd")
     wait_state(boot, item, "closed")
     wait_for(lambda: status(boot)["audit_waiting"] == 0)
 

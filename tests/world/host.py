@@ -89,19 +89,38 @@ class Host:
     def property(self, unit, name):
         return self.run(["systemctl", "show", "--value", "-p", name, unit]).stdout.strip()
 
-    def stop_daemon(self, name):
-        """Stops a daemon with its sockets. A client that connects meanwhile starts it again, which cancels the stop: so
-        until it holds."""
-        units = [*SOCKETS[name], f"{name}.service"]
-        for _ in range(20):
-            self.systemctl("stop", *units, check=False)
-            if all(self.is_active(unit) in ("inactive", "failed") for unit in units):
+    def hold(self, verb, units, states, seconds=60):
+        """Has systemd start or stop a service with its sockets until each of them is in one of these states. Once is not enough: systemctl does so unit by
+        unit, and a client that calls at one socket meanwhile has the service started, and for it the other sockets, which cancels what was begun."""
+        end = time.monotonic() + seconds
+        while True:
+            done = self.systemctl(verb, *units, check=False)
+            now = self.run(["systemctl", "is-active", *units], check=False).stdout.split()
+            if len(now) == len(units) and set(now) <= states:
                 return
+            if time.monotonic() > end:
+                raise CommandFailed(f"{verb} does not hold: {dict(zip(units, now))}\n{done.stdout}{done.stderr}")
+            # one that was started too often is not started again before that is forgotten
+            self.systemctl("reset-failed", *units, check=False)
             time.sleep(0.1)
-        raise CommandFailed(f"{name} does not stay stopped")
+
+    def stop_units(self, *units):
+        self.hold("stop", units, {"inactive", "failed"})
+
+    def stop_daemon(self, name):
+        self.stop_units(*SOCKETS[name], f"{name}.service")
 
     def start_daemon(self, name):
-        self.systemctl("start", *SOCKETS[name], f"{name}.service")
+        self.hold("start", [*SOCKETS[name], f"{name}.service"], {"active"})
+
+    @contextlib.contextmanager
+    def stopped(self, name):
+        """A daemon and its sockets are away until the block ends, or the stop itself fails."""
+        try:
+            self.stop_daemon(name)
+            yield
+        finally:
+            self.start_daemon(name)
 
     @contextlib.contextmanager
     def frozen(self, daemon):
