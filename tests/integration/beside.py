@@ -23,9 +23,10 @@ LONGEST = ("test_run_result", "test_egress_never_off", "test_run_rogue_guest", "
 # processors busy.
 LIGHT = {"test_credential_origin", "test_credential_volume", "test_egress_flood", "test_egress_http", "test_egress_live", "test_egress_lost", "test_egress_names",
          "test_egress_never_off", "test_egress_never_off_daemons", "test_egress_policy", "test_egress_proxy", "test_egress_reload", "test_egress_resolution",
-         "test_image_boot", "test_image_demo", "test_image_disk", "test_image_docs", "test_image_hardening", "test_image_lint", "test_image_make", "test_image_oci",
+         "test_harness", "test_image_boot", "test_image_demo", "test_image_disk", "test_image_docs", "test_image_hardening", "test_image_lint", "test_image_make", "test_image_oci",
          "test_run_audit", "test_run_egress", "test_run_import", "test_run_net", "test_run_privileges", "test_run_supervisor"}
 LIGHT_PROCESS = "gw2"
+ALOUD = "aloud"                                                # the name of such a property of a report
 BUILD = pathlib.Path(__file__).resolve().parents[2] / "build/integration"
 
 
@@ -89,7 +90,8 @@ class Scheduling:
 
 
 class Progress(threading.Thread):
-    """Nothing is silent for long: a test that takes more than ten seconds says so while it runs, and so does a time in which none does."""
+    """Nothing is silent for long: a test that takes more than ten seconds says so while it runs, and so does a time in which none does. A test that fails is
+    named at once, with the beginning of its reason, and so is what a process has to say aloud()."""
 
     def __init__(self, config):
         super().__init__(daemon=True)
@@ -104,14 +106,24 @@ class Progress(threading.Thread):
         self.running.pop(nodeid, None)
         self.said = time.monotonic()
 
+    def pytest_runtest_logreport(self, report):
+        if report.failed:
+            self.say(f"  ✗ {report.nodeid} ({report.when}): {reason_of(report)}")
+        if report.when == "teardown":
+            for _, text in (told for told in report.user_properties if told[0] == ALOUD):
+                self.say(f"  ! {text}")
+
     def run(self):
         while not self.stopped.wait(0.5):
             now = time.monotonic()
             if now - self.said < 8:
                 continue
-            long = [f"  … {nodeid} ({now - since:.0f} s)\n" for nodeid, since in list(self.running.items()) if now - since >= 8]
-            os.write(self.terminal(), "".join(["\n", *(long or ["  … tests begin\n"])]).encode())
-            self.said = now
+            long = [f"  … {nodeid} ({now - since:.0f} s)" for nodeid, since in list(self.running.items()) if now - since >= 8]
+            self.say(*(long or ["  … tests begin"]))
+
+    def say(self, *lines):
+        os.write(self.terminal(), "".join(f"{line}\n" for line in ("", *lines)).encode())
+        self.said = time.monotonic()
 
     def terminal(self):
         """Standard output as it was before pytest put its capture in front of it."""
@@ -120,6 +132,18 @@ class Progress(threading.Thread):
 
     def pytest_unconfigure(self):
         self.stopped.set()
+
+
+def reason_of(report):
+    """The first line of why a test failed, as far as a line goes."""
+    crash = getattr(report.longrepr, "reprcrash", None)
+    lines = (crash.message if crash else str(report.longrepr)).strip().splitlines()
+    return lines[0][:200] if lines else "no reason given"
+
+
+def aloud(item, text):
+    """Has that said at the end of this test, whatever came of it, by the one process that has the terminal."""
+    item.user_properties.append((ALOUD, text))
 
 
 class Tables:
