@@ -9,40 +9,14 @@
  * the host assumes that it did.
  */
 
-#include <errno.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/reboot.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "guest/guest.h"
-
-uint64_t guest_now(void) {
-        struct timespec ts;
-
-        (void) clock_gettime(CLOCK_BOOTTIME, &ts);
-        return (uint64_t) ts.tv_sec * 1000000 + (uint64_t) ts.tv_nsec / 1000;
-}
-
-void guest_log(const char *format, ...) {
-        char line[512];
-        va_list ap;
-        int n;
-
-        va_start(ap, format);
-        n = vsnprintf(line, sizeof(line) - 1, format, ap);
-        va_end(ap);
-        if (n < 0)
-                return;
-
-        n = n < (int) sizeof(line) - 1 ? n : (int) sizeof(line) - 2;
-        line[n] = '\n';
-        (void) dprintf(STDERR_FILENO, "anchor-guest: %.*s", n + 1, line);
-}
 
 /* PID 1 may not return: the kernel would panic, and the host would have to guess. */
 __attribute__((__noreturn__)) static void power_off(void) {
@@ -53,7 +27,6 @@ __attribute__((__noreturn__)) static void power_off(void) {
 }
 
 int main(int argc, char *argv[]) {
-        Guest g = { .port = -1, .signals = -1 };
         int r;
 
         if (getpid() != 1) {
@@ -66,7 +39,7 @@ int main(int argc, char *argv[]) {
 
         r = guest_boot();
         if (r >= 0)
-                r = guest_serve(&g);
+                r = guest_serve();
         if (r < 0)
                 guest_log("cannot go on: %s", strerror(-r));
 

@@ -158,7 +158,7 @@ void stream_done(Stream *s) {
         (void) fd_close(s->err);
         free(s->pending);
         free(s->java_store);
-        *s = (Stream) { .fd = -1, .in = -1, .out = -1, .err = -1 };
+        *s = STREAM_INIT;
 }
 
 static Stream *find_stream(Guest *g, uint32_t id, StreamKind kind) {
@@ -168,12 +168,15 @@ static Stream *find_stream(Guest *g, uint32_t id, StreamKind kind) {
         return NULL;
 }
 
+static void end_stream(Stream *s) {
+        if (s->kind == STREAM_PROCESS)
+                process_signal(s, SIGKILL);
+        stream_done(s);
+}
+
 static void session_reset(Guest *g) {
-        for (size_t i = 0; i < GUEST_STREAMS_MAX; i++) {
-                if (g->streams[i].kind == STREAM_PROCESS)
-                        process_signal(g->streams + i, SIGKILL);
-                stream_done(g->streams + i);
-        }
+        for (size_t i = 0; i < GUEST_STREAMS_MAX; i++)
+                end_stream(g->streams + i);
 
         channel_parser_reset(g->parser);
         g->out_start = g->out_end = 0;
@@ -280,10 +283,10 @@ static void on_request(Guest *g, const ChannelFrame *f, const json_t *request) {
         if (!s)
                 return guest_send_exit_errno(g, f->stream, EMFILE, "too many streams");
 
-        *s = (Stream) {
-                .id = f->stream, .fd = -1, .in = -1, .out = -1, .err = -1,
-                .sender = CHANNEL_SENDER_INIT, .receiver = CHANNEL_RECEIVER_INIT,
-        };
+        *s = STREAM_INIT;
+        s->id = f->stream;
+        s->sender = CHANNEL_SENDER_INIT;
+        s->receiver = CHANNEL_RECEIVER_INIT;
 
         if (f->type == CHANNEL_EXEC)
                 (void) process_start(g, s, request);
@@ -390,7 +393,7 @@ static int find_port(char *ret, size_t size) {
         return -ENODEV;
 }
 
-int guest_open_port(void) {
+static int open_port(void) {
         uint64_t end = guest_now() + PORT_WAIT_USEC;
         char path[80];
         int fd;
@@ -478,7 +481,7 @@ static size_t fill_poll(Guest *g, struct pollfd *fds, int *ret_msec) {
         return n;
 }
 
-static int serve_once(Guest *g) {
+int guest_serve_once(Guest *g) {
         struct pollfd fds[2 + 3 * GUEST_STREAMS_MAX];
         struct signalfd_siginfo si;
         size_t n;
@@ -514,17 +517,18 @@ static int serve_once(Guest *g) {
         return r;
 }
 
-int guest_serve(Guest *g) {
+int guest_init(Guest *g, int port) {
         sigset_t mask;
         int r;
+
+        *g = (Guest) { .port = port, .signals = -1 };
+        for (size_t i = 0; i < GUEST_STREAMS_MAX; i++)
+                g->streams[i] = STREAM_INIT;
 
         (void) signal(SIGPIPE, SIG_IGN);
         (void) sigemptyset(&mask);
         (void) sigaddset(&mask, SIGCHLD);
         (void) sigprocmask(SIG_BLOCK, &mask, NULL);
-
-        for (size_t i = 0; i < GUEST_STREAMS_MAX; i++)
-                g->streams[i] = (Stream) { .fd = -1, .in = -1, .out = -1, .err = -1 };
 
         g->signals = signalfd(-1, &mask, SFD_NONBLOCK | SFD_CLOEXEC);
         if (g->signals < 0)
@@ -535,16 +539,32 @@ int guest_serve(Guest *g) {
                 return -ENOMEM;
 
         r = channel_parser_new(&g->parser, CHANNEL_FROM_HOST);
+        return r < 0 ? r : 0;
+}
+
+void guest_deinit(Guest *g) {
+        for (size_t i = 0; i < GUEST_STREAMS_MAX; i++)
+                end_stream(g->streams + i);
+
+        g->parser = channel_parser_free(g->parser);
+        free(g->out);
+        g->out = NULL;
+        g->signals = fd_close(g->signals);
+        g->port = fd_close(g->port);
+}
+
+int guest_serve(void) {
+        Guest g;
+        int r;
+
+        r = open_port();
         if (r < 0)
                 return r;
 
-        g->port = guest_open_port();
-        if (g->port < 0)
-                return g->port;
+        r = guest_init(&g, r);
+        while (r >= 0)
+                r = guest_serve_once(&g);
 
-        do
-                r = serve_once(g);
-        while (r >= 0);
-
+        guest_deinit(&g);
         return r;
 }

@@ -42,6 +42,8 @@ typedef struct Stream {
         uint64_t reaped_usec;
 } Stream;
 
+#define STREAM_INIT ((Stream) { .fd = -1, .in = -1, .out = -1, .err = -1 })
+
 typedef struct Guest {
         int port;                 /* owned */
         int signals;              /* owned */
@@ -57,8 +59,10 @@ typedef struct Guest {
 int guest_boot(void);
 int guest_mount_agent(const char *name);
 int guest_write_file(const char *path, const char *text);
+
+/* guest-log.c */
 uint64_t guest_now(void);
-void guest_log(const char *format, ...) __attribute__((__format__(__printf__, 1, 2)));
+void guest_log(const char *format, ...) _printf_(1, 2);
 
 /* guest-net.c */
 int guest_setup_lo(void);
@@ -69,8 +73,11 @@ int guest_setup_hostname(const char *name);
 int guest_refuse_groups(struct in_addr broadcast);
 
 /* guest-session.c */
-int guest_open_port(void);
-int guest_serve(Guest *g);
+int guest_serve(void); /* returns only if it cannot go on: negative errno */
+/* Its pieces: `port` is the guest's from now on, and guest_deinit() is due even if this fails. */
+int guest_init(Guest *g, int port);
+int guest_serve_once(Guest *g); /* waits for something to do, and does it */
+void guest_deinit(Guest *g);    /* every exec is killed */
 size_t guest_out_room(const Guest *g);
 void guest_send(Guest *g, ChannelType type, uint32_t stream, const void *payload, size_t size);
 void guest_send_json(Guest *g, ChannelType type, uint32_t stream, json_t *object); /* takes it over */

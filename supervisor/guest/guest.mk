@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 # anchor-guest: one static program, the microVM's PID 1. Of the host's code only the channel codec is in it.
-GUEST_SRCS := supervisor/guest/guest-boot.c supervisor/guest/guest-file.c supervisor/guest/guest-main.c \
-              supervisor/guest/guest-net.c supervisor/guest/guest-process.c supervisor/guest/guest-session.c \
+GUEST_SRCS := supervisor/guest/guest-boot.c supervisor/guest/guest-file.c supervisor/guest/guest-log.c \
+              supervisor/guest/guest-main.c supervisor/guest/guest-net.c supervisor/guest/guest-process.c supervisor/guest/guest-session.c \
               supervisor/guest/guest-unicast.c supervisor/guest/java-store.c supervisor/vmm/channel.c
 GUEST_OBJS := $(GUEST_SRCS:%.c=$(O)/guest/%.o)
 
@@ -19,9 +19,9 @@ $(O)/guest/anchor-guest: $(GUEST_OBJS)
 
 ALL += $(O)/guest/anchor-guest
 
-# In the library for its test alone.
-LIB_SRCS += supervisor/guest/java-store.c
-UNIT_TESTS += test-java-store
+# In the library for its tests alone: all of it but main().
+LIB_SRCS += $(filter supervisor/guest/%,$(filter-out %/guest-main.c,$(GUEST_SRCS)))
+UNIT_TESTS += test-guest-file test-guest-net test-guest-process test-guest-session test-java-store
 -include $(GUEST_OBJS:.o=.d)
 
 # A guest that breaks the rules, for test templates.
