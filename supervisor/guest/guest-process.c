@@ -148,6 +148,7 @@ __attribute__((__noreturn__)) static void child_exec(const Stream *s, const Comm
         (void) cgroup_write(s, "cgroup.procs", "0");
         (void) setsid();
         (void) setpriority(PRIO_PROCESS, 0, 0);
+        (void) signal(SIGPIPE, SIG_DFL); /* what is ignored stays so in what exec starts */
         (void) sigemptyset(&none);
         (void) sigprocmask(SIG_SETMASK, &none, NULL);
 

@@ -125,6 +125,20 @@ static void test_nobody_reads(void **state) {
 
 /* ---- signals, and the end ---- */
 
+/* The guest ignores SIGPIPE and blocks SIGCHLD, for itself: `yes | head` has to end without a word, as everywhere. */
+static void test_signals_do_what_they_do(void **state) {
+        Host *h = host_new(true);
+        Said *s;
+
+        assert_int_equal(exit_number(host_shell(h, 1, "kill -PIPE $$; exit 3"), "signal"), SIGPIPE);
+        s = host_shell(h, 2, "(yes; echo $? >&2) | head -n 1");
+        assert_string_equal(s->out, "y\n");
+        assert_string_equal(s->err, "141\n");
+        s = host_shell(h, 3, "grep ^SigBlk /proc/self/status");
+        assert_string_equal(s->out, "SigBlk:\t0000000000000000\n");
+        host_free(h);
+}
+
 static void test_signal_goes_to_all_of_it(void **state) {
         Host *h = host_new(true);
 
@@ -184,6 +198,7 @@ int main(void) {
                 cmocka_unit_test(test_input),
                 cmocka_unit_test(test_no_input),
                 cmocka_unit_test(test_nobody_reads),
+                cmocka_unit_test(test_signals_do_what_they_do),
                 cmocka_unit_test(test_signal_goes_to_all_of_it),
                 cmocka_unit_test(test_what_is_left_is_killed),
                 cmocka_unit_test(test_what_has_left_is_not_waited_for),
