@@ -36,6 +36,7 @@ enum {
         PORT_WAIT_USEC = 10 * 1000 * 1000,
         ABSENT_HOST_MSEC = 20, /* virtio ports report a missing peer as readiness, so this paces the loop */
         TICK_MSEC = 500,
+        WHAT_MAX = 180,
 };
 
 /* ---- sending ---- */
@@ -81,9 +82,12 @@ void guest_send_json(Guest *g, ChannelType type, uint32_t stream, json_t *object
 }
 
 void guest_send_exit_errno(Guest *g, uint32_t stream, int error, const char *what) {
-        char text[256];
+        size_t n = strnlen(what, WHAT_MAX);
+        char text[WHAT_MAX + 80];
 
-        (void) snprintf(text, sizeof(text), "%.180s: %s", what, strerror(error));
+        while (n > 0 && ((uint8_t) what[n] & 0xc0) == 0x80)
+                n--; /* half a character is no text of JSON's */
+        (void) snprintf(text, sizeof(text), "%.*s: %s", (int) n, what, strerror(error));
         guest_send_json(g, CHANNEL_EXIT, stream, json_pack("{s:i, s:s}", "errno", error, "error", text));
 }
 

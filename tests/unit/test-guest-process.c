@@ -189,6 +189,30 @@ static void test_what_has_left_is_not_waited_for(void **state) {
         host_free(h);
 }
 
+/* What an error is about may be cut, but not within a character: it would be no text any more, and the whole answer be lost. */
+static void test_error_of_a_long_name(void **state) {
+        for (size_t shift = 0; shift < 3; shift++) {
+                _cleanup_free_ char *request = NULL;
+                Host *h = host_new(true);
+                const char *error;
+                char name[400] = "/";
+                Said *s;
+
+                for (size_t i = 0; i < shift; i++)
+                        strcat(name, "a");
+                for (size_t i = 0; i < 80; i++)
+                        strcat(name, "\xe2\x82\xac");
+                assert_true(asprintf(&request, "{\"argv\": [\"%s\"]}", name) > 0);
+                s = host_ask(h, CHANNEL_EXEC, 1, request);
+                assert_int_equal(exit_number(s, "errno"), ENOENT);
+                error = json_string_value(json_object_get(s->exit, "error"));
+                assert_non_null(error);
+                assert_memory_equal(error, name, 160);
+                assert_non_null(strstr(error, ": No such file or directory"));
+                host_free(h);
+        }
+}
+
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_exits),
@@ -202,6 +226,7 @@ int main(void) {
                 cmocka_unit_test(test_signal_goes_to_all_of_it),
                 cmocka_unit_test(test_what_is_left_is_killed),
                 cmocka_unit_test(test_what_has_left_is_not_waited_for),
+                cmocka_unit_test(test_error_of_a_long_name),
         };
 
         return cmocka_run_group_tests(tests, guest_world_enter, guest_world_leave);
