@@ -332,12 +332,15 @@ void process_read_output(Guest *g, Stream *s, int *fd, ChannelType type) {
         if (*fd < 0)
                 return;
 
+        if (s->sender.credit == 0 || !guest_has_room(g))
+                return; /* what is in the pipe stays there */
+
         n = guest_send_from(g, type, s, *fd, CHANNEL_PAYLOAD_MAX);
         if (n > 0)
                 return;
 
         /* A process that left the exec's cgroup may hold the pipe open for ever. */
-        if (n == -EAGAIN && !(s->reaped && s->sender.credit > 0 && guest_now() > s->reaped_usec + GUEST_DRAIN_USEC))
+        if (n == -EAGAIN && !(s->reaped && guest_now() > s->reaped_usec + GUEST_DRAIN_USEC))
                 return;
 
         *fd = fd_close(*fd);

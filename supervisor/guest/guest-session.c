@@ -45,6 +45,10 @@ size_t guest_out_room(const Guest *g) {
         return GUEST_OUT_SIZE - (g->out_end - g->out_start);
 }
 
+bool guest_has_room(const Guest *g) {
+        return guest_out_room(g) > GUEST_OUT_RESERVE + CHANNEL_HEADER_SIZE;
+}
+
 /* Room for a whole frame at the buffer's end. */
 static uint8_t *out_reserve(Guest *g, size_t size) {
         if (GUEST_OUT_SIZE - g->out_end < size) {
@@ -107,7 +111,7 @@ ssize_t guest_send_from(Guest *g, ChannelType type, Stream *s, int fd, size_t si
         uint8_t *to;
         ssize_t n;
 
-        if (room <= GUEST_OUT_RESERVE + CHANNEL_HEADER_SIZE)
+        if (!guest_has_room(g))
                 return -EAGAIN;
 
         room -= GUEST_OUT_RESERVE + CHANNEL_HEADER_SIZE;

@@ -79,6 +79,7 @@ int guest_init(Guest *g, int port);
 int guest_serve_once(Guest *g); /* waits for something to do, and does it */
 void guest_deinit(Guest *g);    /* every exec is killed */
 size_t guest_out_room(const Guest *g);
+bool guest_has_room(const Guest *g); /* for a byte of bulk data */
 void guest_send(Guest *g, ChannelType type, uint32_t stream, const void *payload, size_t size);
 void guest_send_json(Guest *g, ChannelType type, uint32_t stream, json_t *object); /* takes it over */
 void guest_send_exit_errno(Guest *g, uint32_t stream, int error, const char *what);

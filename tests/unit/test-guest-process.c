@@ -189,6 +189,28 @@ static void test_what_has_left_is_not_waited_for(void **state) {
         host_free(h);
 }
 
+/* That time is for a pipe in which nothing is: output that only the port has no room for is not cut. */
+static void test_nothing_is_cut_for_want_of_room(void **state) {
+        Host *h = host_new(true);
+        Stream *s = h->g.streams;
+
+        h->keep = true;
+        host_start_shell(h, 1, "exec head -c 300000 /dev/zero", false);
+        TURN_UNTIL(h, h->said[1].n_out == CHANNEL_WINDOW);
+        TURN_UNTIL(h, s->reaped);
+        s->sender.credit = CHANNEL_WINDOW;
+        s->reaped_usec -= 2 * GUEST_DRAIN_USEC;
+
+        h->g.out_end = GUEST_OUT_SIZE - GUEST_OUT_RESERVE;
+        process_read_output(&h->g, s, &s->out, CHANNEL_STDOUT);
+        assert_true(s->out >= 0);
+
+        h->g.out_end = 0;
+        assert_int_equal(exit_number(host_wait(h, 1), "status"), 0);
+        assert_int_equal(h->said[1].n_out, 300000);
+        host_free(h);
+}
+
 /* What an error is about may be cut, but not within a character: it would be no text any more, and the whole answer be lost. */
 static void test_error_of_a_long_name(void **state) {
         for (size_t shift = 0; shift < 3; shift++) {
@@ -226,6 +248,7 @@ int main(void) {
                 cmocka_unit_test(test_signal_goes_to_all_of_it),
                 cmocka_unit_test(test_what_is_left_is_killed),
                 cmocka_unit_test(test_what_has_left_is_not_waited_for),
+                cmocka_unit_test(test_nothing_is_cut_for_want_of_room),
                 cmocka_unit_test(test_error_of_a_long_name),
         };
 
