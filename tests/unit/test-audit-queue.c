@@ -2,7 +2,7 @@
 
 /*
  * From the outbox towards the journal, with a journald that the test plays and that never keeps anything: what is sent, in which
- * order, again, and when nobody is there. That what is kept leaves the list is seen on the booted image.
+ * order, again, and when nobody is there. What is kept, and leaves the list, is in test-audit-journal.
  */
 
 #include <setjmp.h>
