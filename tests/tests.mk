@@ -9,12 +9,15 @@ TEST_FILES := $(if $(T),$(sort $(foreach f,$(wildcard tests/integration/test_*.p
 BESIDE := $(if $(T),,-n 3 --dist loadfile --max-worker-restart=0)
 
 # Before anything is built: does a file's name have the word, is there such an agent?
-.PHONY: some-tests some-vm-tests known-agent
+.PHONY: some-tests some-vm-tests some-soak-tests known-agent
 some-tests:
 	@[ -n "$(strip $(TEST_FILES))" ] || { echo 'no test file has "$(T)" in its name' >&2; exit 1; }
-VM_TEST_FILES := $(sort $(wildcard tests/vm/test_*$(T)*.py))
+VM_TEST_FILES := $(sort $(wildcard tests/vm/test_vm_*$(T)*.py))
+SOAK_TEST_FILES := $(sort $(wildcard tests/vm/test_soak_*$(T)*.py))
 some-vm-tests:
 	@[ -n "$(VM_TEST_FILES)" ] || { echo 'no test file of the virtual machine has "$(T)" in its name' >&2; exit 1; }
+some-soak-tests:
+	@[ -n "$(SOAK_TEST_FILES)" ] || { echo 'no test file of the soak has "$(T)" in its name' >&2; exit 1; }
 AGENT ?= pi
 AGENTS := $(notdir $(patsubst %/,%,$(wildcard image/agents/*/)))
 known-agent:
@@ -35,6 +38,11 @@ integration: some-tests kernel image-root templates ## integration tests on the 
 check-vm: some-vm-tests image ## the image as a full virtual machine: what is read-only, KVM, limits; upgrade, and back from an image that does not work
 	@env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 CACHE="$(CACHE)" PYTHONDONTWRITEBYTECODE=1 \
 		/usr/bin/python3 -m pytest -p no:cacheprovider --color=no -q --durations=10 --tb=short $(VM_TEST_FILES)
+
+.PHONY: soak
+soak: some-soak-tests image ## by hand: ten power cuts, hosts that hang (T=power|hang: one of them)
+	@env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 CACHE="$(CACHE)" VM_SEED="$(VM_SEED)" PYTHONDONTWRITEBYTECODE=1 \
+		/usr/bin/python3 -m pytest -p no:cacheprovider --color=no -q --durations=10 --tb=short $(SOAK_TEST_FILES)
 
 .PHONY: demo
 demo: known-agent kernel image-root templates ## one real agent fixes one real repository in one microVM (AGENT=pi or claude; KEEP=1: the host stays up until Enter)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Tests on the image as a full virtual machine (`make check-vm`): what a container cannot show. All files share one machine, which they
-take through its life in the order of their names; a boot of it takes a minute."""
+"""Tests on the image as a full virtual machine (`make check-vm`): what a container cannot show. All files of that share one machine, which
+they take through its life in the order of their names; a boot of it takes a minute. Each file of `make soak` has a machine of its own."""
 
 import json
 import os
@@ -15,7 +15,6 @@ sys.path[:0] = [str(TOP / "tests" / "vm"), str(TOP / "tests" / "integration")]
 import images as next_images  # noqa: E402
 import vmhost  # noqa: E402
 
-LOGS = TOP / "build" / "vm"
 
 # A workflow of the site, whose guest may look up one name; an operator adds another to what a run may reach, and the guest sees that.
 POLICY = {
@@ -24,18 +23,6 @@ POLICY = {
                             "limits": {"memory": "512M", "vcpus": 1, "disk": "1G", "run": "2h", "attempts": 1, "output": "1M"},
                             "steps": [{"name": "exec", "kind": "exec", "timeout": "2h"}]},
 }
-
-
-def end(machine):
-    """Keeps what helps whoever looks for the cause of a failure, then ends the machine."""
-    LOGS.mkdir(parents=True, exist_ok=True)
-    try:
-        journal = machine.run("journalctl --no-pager -o short-precise -n 20000; journalctl --no-pager --namespace=anchorhold -n 5000", check=False, timeout=120)
-        (LOGS / "machine.journal").write_text(journal.stdout)
-    finally:
-        (LOGS / "machine.console").write_text(machine.console())
-        (LOGS / "machine.starts").write_text((machine.folder / "setup.log").read_text())
-        machine.stop()
 
 
 @pytest.fixture(scope="session")
@@ -56,9 +43,30 @@ def machine(images, tmp_path_factory):
     for name, policy in POLICY.items():
         next_images.write(etc / "anchorhold/policy" / name, json.dumps(policy))
     vmhost.install(TOP / "build/image/disk")
-    booted = vmhost.start(f"check-vm-{os.getpid()}", "--etc", etc, "--attach", next_images.make_disk(images))
-    yield booted
-    end(booted)
+    with vmhost.booted("check-vm", "--etc", etc, "--attach", next_images.make_disk(images)) as machine:
+        yield machine
+
+
+@pytest.fixture(scope="session")
+def soak_images():
+    return next_images.make_for_soak()
+
+
+@pytest.fixture(scope="session")
+def soak_digests(soak_images):
+    return {number: next_images.digest(folder) for number, folder in soak_images.items()}
+
+
+@pytest.fixture(scope="session")
+def soak_disk(soak_images):
+    return next_images.make_disk(soak_images)
+
+
+@pytest.fixture(scope="module")
+def soaked(soak_disk):
+    """A machine for one file of `make soak`."""
+    with vmhost.booted("soak", "--attach", soak_disk) as machine:
+        yield machine
 
 
 @pytest.hookimpl(hookwrapper=True)

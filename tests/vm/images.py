@@ -5,6 +5,8 @@
 2   the same programs, and files that differ: another /etc/issue, a mark below /usr, and a guest template with another command line for its kernel
 3   what a later release would be: compiled from these sources with one more event, one more level of the ledger, another version; and
     broken, in that no run gets its network
+4   (`make soak`, as the next one) PID 1 stands still early in each boot
+5   what the health check waits for never comes to an end
 
 Of each the disk has only what differs from the others: the manifest, its signature, the configuration and the last layer. Whoever
 needs more of it than that fails.
@@ -92,12 +94,18 @@ def other_template(folder, number):
     return manifest["digest"]
 
 
-def make():
-    """{number: the image's folder}"""
+def make_two():
+    """{number: the image's folder} of the first two."""
     made = {1: TOP / "build/image", 2: WORK / "image-2"}
     laid = over(2)
     other_template(laid, 2)
     call(TOP / "image/oci", "--quick", "--version", "2", "--over", laid, made[2])
+    return made
+
+
+def make():
+    """{number: the image's folder} for `make check-vm`."""
+    made = make_two()
     broken = over(3)
     write(broken / "usr/libexec/anchorhold/anchor-net", "#!/bin/sh\nexit 1\n", 0o755)
     write(broken / "usr/lib/systemd/system/later.service", LATER_UNIT)
@@ -110,7 +118,8 @@ def make():
     return made
 
 
-HANG = """[Unit]
+# PID 1 frozen early in each boot. SIGSTOP does nothing to it: the kernel keeps signals from it for which it has no handler.
+FROZEN = """[Unit]
 DefaultDependencies=no
 After=host-begin.service
 Before=sysinit.target
@@ -119,15 +128,34 @@ Type=oneshot
 ExecStart=sh -c 'echo 1 >/sys/fs/cgroup/init.scope/cgroup.freeze; sleep infinity'
 """
 
+# What the health check waits for never gets there, and everything else of the host works.
+NEVER = """[Unit]
+Before=anchord.service host-health.service
+[Service]
+Type=oneshot
+ExecStart=sleep infinity
+TimeoutStartSec=infinity
+"""
+SOONER = "[Timer]\nOnBootSec=\nOnBootSec=4min\n"                 # than the 20 minutes of host-deadline.timer
 
-def make_hanging():
-    """The second image once more, in which PID 1 is frozen early in each boot."""
-    made = WORK / "image-4"
-    laid = over(4)
-    write(laid / "usr/lib/systemd/system/hang.service", HANG)
-    (laid / "usr/lib/systemd/system/sysinit.target.wants").mkdir()
-    (laid / "usr/lib/systemd/system/sysinit.target.wants/hang.service").symlink_to("../hang.service")
-    call(TOP / "image/oci", "--quick", "--version", "4", "--over", laid, made)
+
+def make_hanging(number, unit, target):
+    """The second image once more, with a unit that each boot wants and that keeps it from its end."""
+    made, laid = WORK / f"image-{number}", over(number)
+    units = laid / "usr/lib/systemd/system"
+    write(units / "hang.service", unit)
+    (units / f"{target}.wants").mkdir()
+    (units / f"{target}.wants/hang.service").symlink_to("../hang.service")
+    write(units / "host-deadline.timer.d/sooner.conf", SOONER)
+    call(TOP / "image/oci", "--quick", "--version", number, "--over", laid, made)
+    return made
+
+
+def make_for_soak():
+    """The first two, and those that get to no health check: 4 frozen early in its boot, 5 with a unit that never returns."""
+    made = make_two()
+    made[4] = make_hanging(4, FROZEN, "sysinit.target")
+    made[5] = make_hanging(5, NEVER, "multi-user.target")
     return made
 
 
@@ -150,5 +178,5 @@ def make_disk(images):
         for path in differs(folder, [other for other in images.values() if other != folder]):
             shutil.copy(path, content / str(number))
     disk.unlink(missing_ok=True)
-    call("mkfs.ext4", "-q", "-d", content, disk, "128M")
+    call("mkfs.ext4", "-q", "-d", content, disk, "256M")
     return disk

@@ -178,6 +178,21 @@ def test_rejected_image_does_not_come_back(machine, fallen_back, digests):
     assert "runs it already" in machine.operator("host", "upgrade", machine.next_image(2)).stderr
 
 
+def test_accepted_image_is_staged_again(machine, fallen_back, digests):
+    """As one that this host has never tried. The control is the test before: the same command, refused."""
+    machine.operator("host", "accept", digests[3])
+    try:
+        assert machine.audit("host.accepted")[-1]["digest"] == digests[3]
+        assert not machine.host_status().get("rejected")
+        staged = machine.operator("host", "upgrade", machine.next_image(3), timeout=900)
+        assert f"sha256:{digests[3]} is staged" in staged.stderr
+        assert machine.deployments()["staged"] == digests[3] and machine.deployments()["booted"] == digests[2]
+        assert [each["health"] for each in machine.host_status()["deployments"] if each["digest"] == digests[3]][0] == "untried"
+    finally:
+        machine.run("! test -e /run/ostree/staged-deployment || ostree admin undeploy 0", check=False)
+    assert machine.deployments() == {"booted": digests[2], "rollback": digests[3]}
+
+
 def test_what_a_later_image_wrote_is_read(machine, fallen_back):
     """Its ledger has a level, a column and a table that this image does not know, its audit log an event; both are whole, and go on."""
     assert machine.operator("version").stdout == "anchorhold 0.1\n"

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The image as a virtual machine, as the tests drive it: the boot of tests/world/host.py, which here outlives reboots."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -10,12 +11,14 @@ import sys
 import time
 
 TOP = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(TOP / "tests" / "world"))
+sys.path[:0] = [str(TOP / "tests" / "world"), str(TOP / "tests" / "integration")]
 
 import docs  # noqa: E402
+from waiting import wait_for  # noqa: E402
 import host as hosting  # noqa: E402
 
 UP_S = 600
+LOGS = TOP / "build" / "vm"
 NEXT = "/run/next"
 
 
@@ -61,6 +64,16 @@ class Machine(hosting.Host):
     def cut_power(self):
         """QEMU is killed where it stands; the machine boots by itself."""
         os.kill(int((self.folder / "machine").read_text()), signal.SIGUSR1)
+
+    def await_start(self, than, seconds=UP_S):
+        """Until the machine was started more often than that; it need not be up, or ever get there."""
+        wait_for(lambda: self.starts() > than, seconds, self.console)
+
+    def sealed(self):
+        """What an upgrade leaves as it is, and a power cut as well."""
+        return {"machine": self.run("cat /etc/machine-id").stdout, "items": self.items(),
+                "credentials": self.run("cd /var/lib/anchorhold/credentials && find . -type f -exec sha256sum {} + | sort").stdout,
+                "site": self.run("cd /etc/anchorhold && find . -type f -exec sha256sum {} + | sort").stdout}
 
     def starts(self):
         """How often the machine was started so far, as whoever starts it wrote down."""
@@ -114,7 +127,7 @@ class Machine(hosting.Host):
 def install(disk):
     """The image that `make image` left, on a disk."""
     if not disk.exists():
-        subprocess.run(docs.command("install.md", "image/disk", FILE=disk), cwd=TOP, check=True, stdin=subprocess.DEVNULL, capture_output=True)
+        subprocess.run(docs.command("install.md", "image/disk --size", FILE=disk), cwd=TOP, check=True, stdin=subprocess.DEVNULL, capture_output=True)
 
 
 def start(name, *options):
@@ -123,3 +136,25 @@ def start(name, *options):
     if done.returncode:
         raise hosting.BootFailed(f"the image does not boot:\n{done.stdout}{done.stderr}")
     return Machine(name)
+
+
+def end(machine):
+    """Keeps what helps whoever looks for the cause of a failure, then ends the machine."""
+    LOGS.mkdir(parents=True, exist_ok=True)
+    try:
+        journal = machine.run("journalctl --no-pager -o short-precise -n 20000; journalctl --no-pager --namespace=anchorhold -n 5000", check=False, timeout=120)
+        (LOGS / "machine.journal").write_text(journal.stdout)
+    finally:
+        (LOGS / "machine.console").write_text(machine.console())
+        (LOGS / "machine.starts").write_text((machine.folder / "setup.log").read_text())
+        machine.stop()
+
+
+@contextlib.contextmanager
+def booted(name, *options):
+    """A machine on its first boot, until it is not needed any more."""
+    machine = start(f"{name}-{os.getpid()}", *options)
+    try:
+        yield machine
+    finally:
+        end(machine)
