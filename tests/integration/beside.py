@@ -21,10 +21,11 @@ LONGEST = ("test_run_result", "test_egress_never_off", "test_run_rogue_guest", "
            "test_egress_never_off_daemons", "test_run_crash", "test_egress_guest", "test_run_anchorctl")
 # These wait most of the time: without a microVM, or with one at a time that does little. They have a process of their own beside those whose guests keep the
 # processors busy.
-LIGHT = {"test_credential_origin", "test_credential_volume", "test_egress_flood", "test_egress_http", "test_egress_live", "test_egress_lost", "test_egress_names",
-         "test_egress_never_off", "test_egress_never_off_daemons", "test_egress_policy", "test_egress_proxy", "test_egress_reload", "test_egress_resolution",
-         "test_harness", "test_image_boot", "test_image_demo", "test_image_disk", "test_image_docs", "test_image_hardening", "test_image_lint", "test_image_make", "test_image_oci",
-         "test_run_audit", "test_run_egress", "test_run_import", "test_run_net", "test_run_privileges", "test_run_supervisor"}
+LIGHT = {"test_credential_origin", "test_credential_volume", "test_egress_flood", "test_egress_http", "test_egress_live", "test_egress_lost",
+         "test_egress_names", "test_egress_never_off", "test_egress_never_off_daemons", "test_egress_policy", "test_egress_proxy",
+         "test_egress_reload", "test_egress_resolution", "test_harness", "test_image_boot", "test_image_demo", "test_image_disk", "test_image_docs",
+         "test_image_hardening", "test_image_lint", "test_image_make", "test_image_oci", "test_run_audit", "test_run_egress", "test_run_import",
+         "test_run_net", "test_run_privileges", "test_run_supervisor"}
 LIGHT_PROCESS = "gw2"
 ALOUD = "aloud"                                                # the name of such a property of a report
 BUILD = pathlib.Path(__file__).resolve().parents[2] / "build/integration"
