@@ -16,6 +16,7 @@ LIB_SRCS += \
 	supervisor/net/netlog-tally.c \
 	supervisor/net/netlog.c \
 	supervisor/net/nft-batch.c \
+	supervisor/net/nft-rule.c \
 	supervisor/net/probe.c \
 	supervisor/net/run-link-describe.c \
 	supervisor/net/run-link.c \

@@ -60,8 +60,6 @@
 #include <errno.h>
 #include <libnftnl/chain.h>
 #include <libnftnl/common.h>
-#include <libnftnl/expr.h>
-#include <libnftnl/rule.h>
 #include <libnftnl/set.h>
 #include <libnftnl/table.h>
 #include <linux/if_ether.h>
@@ -76,6 +74,7 @@
 
 #include "net/netlink.h"
 #include "net/nft-batch.h"
+#include "net/nft-rule.h"
 #include "net/run-ruleset.h"
 
 #define CHAIN "guest"
@@ -177,184 +176,15 @@ static void add_chain(NftBatch *b, const Chain *chain) {
 
 /* ---- rules ---- */
 
-typedef struct Rule {
-        NftBatch *batch;
-        struct nftnl_rule *rule; /* owned; NULL after an error */
-} Rule;
-
-static Rule rule_begin_in(NftBatch *b, const char *chain) {
-        Rule r = { .batch = b };
-
-        if (b->r < 0)
-                return r;
-        r.rule = nftnl_rule_alloc();
-        if (!r.rule || nftnl_rule_set_str(r.rule, NFTNL_RULE_TABLE, RUN_RULESET_TABLE) < 0 ||
-            nftnl_rule_set_str(r.rule, NFTNL_RULE_CHAIN, chain) < 0)
-                b->r = -ENOMEM;
-        return r;
-}
-
-static Rule rule_begin(NftBatch *b) {
-        return rule_begin_in(b, CHAIN);
-}
-
-static void rule_end(Rule *r) {
-        struct nlmsghdr *nlh = nft_batch_message(r->batch, NFT_MSG_NEWRULE, NLM_F_APPEND);
-
-        if (nlh) {
-                nftnl_rule_nlmsg_build_payload(nlh, r->rule);
-                nft_batch_took(r->batch, nlh);
-        }
-        if (r->rule)
-                nftnl_rule_free(r->rule);
-}
-
-/* A new expression of the rule, or NULL after an error. */
-static struct nftnl_expr *rule_expr(Rule *r, const char *name) {
-        struct nftnl_expr *e;
-
-        if (r->batch->r < 0)
-                return NULL;
-        e = nftnl_expr_alloc(name);
-        if (!e) {
-                r->batch->r = -ENOMEM;
-                return NULL;
-        }
-        nftnl_rule_add_expr(r->rule, e);
-        return e;
-}
-
-static void load_meta(Rule *r, uint32_t key, uint32_t reg) {
-        struct nftnl_expr *e = rule_expr(r, "meta");
-
-        if (!e)
-                return;
-        nftnl_expr_set_u32(e, NFTNL_EXPR_META_KEY, key);
-        nftnl_expr_set_u32(e, NFTNL_EXPR_META_DREG, reg);
-}
-
-static void load_payload(Rule *r, uint32_t base, size_t offset, size_t len, uint32_t reg) {
-        struct nftnl_expr *e = rule_expr(r, "payload");
-
-        if (!e)
-                return;
-        nftnl_expr_set_u32(e, NFTNL_EXPR_PAYLOAD_BASE, base);
-        nftnl_expr_set_u32(e, NFTNL_EXPR_PAYLOAD_OFFSET, (uint32_t) offset);
-        nftnl_expr_set_u32(e, NFTNL_EXPR_PAYLOAD_LEN, (uint32_t) len);
-        nftnl_expr_set_u32(e, NFTNL_EXPR_PAYLOAD_DREG, reg);
-}
-
-static void load_value(Rule *r, const void *data, size_t len, uint32_t reg) {
-        struct nftnl_expr *e = rule_expr(r, "immediate");
-
-        if (!e)
-                return;
-        nftnl_expr_set_u32(e, NFTNL_EXPR_IMM_DREG, reg);
-        if (nftnl_expr_set(e, NFTNL_EXPR_IMM_DATA, data, (uint32_t) len) < 0)
-                r->batch->r = -ENOMEM;
-}
-
-static void compare(Rule *r, uint32_t op, const void *data, size_t len) {
-        struct nftnl_expr *e = rule_expr(r, "cmp");
-
-        if (!e)
-                return;
-        nftnl_expr_set_u32(e, NFTNL_EXPR_CMP_SREG, NFT_REG_1);
-        nftnl_expr_set_u32(e, NFTNL_EXPR_CMP_OP, op);
-        if (nftnl_expr_set(e, NFTNL_EXPR_CMP_DATA, data, (uint32_t) len) < 0)
-                r->batch->r = -ENOMEM;
-}
-
-static void match_protocol(Rule *r, uint32_t op, uint8_t protocol) {
-        load_meta(r, NFT_META_L4PROTO, NFT_REG_1);
-        compare(r, op, &protocol, sizeof(protocol));
-}
-
-static void match_port(Rule *r, uint16_t port) {
-        uint16_t be = htons(port);
-
-        load_payload(r, NFT_PAYLOAD_TRANSPORT_HEADER, 2, sizeof(be), NFT_REG_1);
-        compare(r, NFT_CMP_EQ, &be, sizeof(be));
-}
-
-/* Everything past the gate is IPv4; said once more in each rule, nft(8) shows "ip daddr" for what is otherwise
- * some bytes at an offset. */
-static void match_ipv4(Rule *r) {
-        const uint8_t ipv4 = NFPROTO_IPV4;
-
-        load_meta(r, NFT_META_NFPROTO, NFT_REG_1);
-        compare(r, NFT_CMP_EQ, &ipv4, sizeof(ipv4));
-}
-
-/* An address at that offset of the IPv4 header. */
-static void match_address(Rule *r, size_t offset, uint32_t op, const char *address, unsigned prefix) {
-        uint32_t mask = htonl(prefix == 32 ? UINT32_MAX : ~(UINT32_MAX >> prefix)), zero = 0;
-        struct in_addr a;
-
-        (void) inet_pton(AF_INET, address, &a);
-        match_ipv4(r);
-        load_payload(r, NFT_PAYLOAD_NETWORK_HEADER, offset, sizeof(a), NFT_REG_1);
-
-        if (prefix < 32) {
-                struct nftnl_expr *e = rule_expr(r, "bitwise");
-
-                if (!e)
-                        return;
-                nftnl_expr_set_u32(e, NFTNL_EXPR_BITWISE_SREG, NFT_REG_1);
-                nftnl_expr_set_u32(e, NFTNL_EXPR_BITWISE_DREG, NFT_REG_1);
-                nftnl_expr_set_u32(e, NFTNL_EXPR_BITWISE_OP, NFT_BITWISE_MASK_XOR);
-                nftnl_expr_set_u32(e, NFTNL_EXPR_BITWISE_LEN, sizeof(mask));
-                if (nftnl_expr_set(e, NFTNL_EXPR_BITWISE_MASK, &mask, sizeof(mask)) < 0 ||
-                    nftnl_expr_set(e, NFTNL_EXPR_BITWISE_XOR, &zero, sizeof(zero)) < 0)
-                        r->batch->r = -ENOMEM;
-        }
-
-        compare(r, op, &a, sizeof(a));
-}
-
-static void count(Rule *r) {
-        (void) rule_expr(r, "counter");
-}
-
-static void give_verdict(Rule *r, int verdict) {
-        struct nftnl_expr *e = rule_expr(r, "immediate");
-
-        if (!e)
-                return;
-        nftnl_expr_set_u32(e, NFTNL_EXPR_IMM_DREG, NFT_REG_VERDICT);
-        nftnl_expr_set_u32(e, NFTNL_EXPR_IMM_VERDICT, (uint32_t) verdict);
-}
-
-static void divert(Rule *r, uint16_t port) {
-        uint16_t be = htons(port);
-        struct nftnl_expr *e;
-
-        count(r);
-        load_value(r, &be, sizeof(be), NFT_REG_1);
-        e = rule_expr(r, "tproxy");
-        if (!e)
-                return;
-        nftnl_expr_set_u32(e, NFTNL_EXPR_TPROXY_FAMILY, NFPROTO_IPV4);
-        nftnl_expr_set_u32(e, NFTNL_EXPR_TPROXY_REG_PORT, NFT_REG_1);
-        give_verdict(r, NF_ACCEPT);
-}
-
-static void reject(Rule *r, uint32_t type, uint8_t code) {
-        struct nftnl_expr *e;
-
-        count(r);
-        e = rule_expr(r, "reject");
-        if (!e)
-                return;
-        nftnl_expr_set_u32(e, NFTNL_EXPR_REJECT_TYPE, type);
-        nftnl_expr_set_u8(e, NFTNL_EXPR_REJECT_CODE, code);
+static NftRule rule_begin(NftBatch *b) {
+        return nft_rule_begin(b, RUN_RULESET_TABLE, CHAIN);
 }
 
 /* The end of a rule: up to the limit. */
-static void log_some(Rule *r, uint16_t group, const char *prefix) {
+static void log_some(NftRule *r, uint16_t group, const char *prefix) {
         struct nftnl_expr *e;
 
-        e = rule_expr(r, "limit");
+        e = nft_rule_expr(r, "limit");
         if (e) {
                 nftnl_expr_set_u64(e, NFTNL_EXPR_LIMIT_RATE, RUN_NET_LOG_RATE);
                 nftnl_expr_set_u64(e, NFTNL_EXPR_LIMIT_UNIT, 1);
@@ -362,8 +192,8 @@ static void log_some(Rule *r, uint16_t group, const char *prefix) {
                 nftnl_expr_set_u32(e, NFTNL_EXPR_LIMIT_TYPE, NFT_LIMIT_PKTS);
                 nftnl_expr_set_u32(e, NFTNL_EXPR_LIMIT_FLAGS, 0);
         }
-        count(r);
-        e = rule_expr(r, "log");
+        nft_rule_count(r);
+        e = nft_rule_expr(r, "log");
         if (e) {
                 nftnl_expr_set_u16(e, NFTNL_EXPR_LOG_GROUP, group);
                 if (nftnl_expr_set_str(e, NFTNL_EXPR_LOG_PREFIX, prefix) < 0)
@@ -375,73 +205,73 @@ static void log_some(Rule *r, uint16_t group, const char *prefix) {
 static void add_gate(NftBatch *b) {
         static const char tap[IFNAMSIZ] = RUN_NET_TAP;
         const uint8_t ipv4 = NFPROTO_IPV4;
-        Rule r;
+        NftRule r;
 
         r = rule_begin(b);
-        load_meta(&r, NFT_META_IIFNAME, NFT_REG_1);
-        compare(&r, NFT_CMP_NEQ, tap, sizeof(tap));
-        count(&r);
-        give_verdict(&r, NF_DROP);
-        rule_end(&r);
+        nft_rule_load_meta(&r, NFT_META_IIFNAME, NFT_REG_1);
+        nft_rule_compare(&r, NFT_CMP_NEQ, tap, sizeof(tap));
+        nft_rule_count(&r);
+        nft_rule_verdict(&r, NF_DROP);
+        nft_rule_end(&r);
 
         r = rule_begin(b);
-        load_meta(&r, NFT_META_NFPROTO, NFT_REG_1);
-        compare(&r, NFT_CMP_NEQ, &ipv4, sizeof(ipv4));
-        count(&r);
-        give_verdict(&r, NF_DROP);
-        rule_end(&r);
+        nft_rule_load_meta(&r, NFT_META_NFPROTO, NFT_REG_1);
+        nft_rule_compare(&r, NFT_CMP_NEQ, &ipv4, sizeof(ipv4));
+        nft_rule_count(&r);
+        nft_rule_verdict(&r, NF_DROP);
+        nft_rule_end(&r);
 
         r = rule_begin(b);
-        match_address(&r, offsetof(struct iphdr, saddr), NFT_CMP_NEQ, RUN_NET_GUEST, 32);
-        count(&r);
-        give_verdict(&r, NF_DROP);
-        rule_end(&r);
+        nft_rule_match_address(&r, offsetof(struct iphdr, saddr), NFT_CMP_NEQ, RUN_NET_GUEST, 32);
+        nft_rule_count(&r);
+        nft_rule_verdict(&r, NF_DROP);
+        nft_rule_end(&r);
 }
 
 static void add_ways_to_proxy(NftBatch *b) {
-        Rule r;
+        NftRule r;
 
         r = rule_begin(b);
-        match_protocol(&r, NFT_CMP_EQ, IPPROTO_TCP);
-        match_address(&r, offsetof(struct iphdr, daddr), NFT_CMP_EQ, RUN_NET_SYNTHETIC, RUN_NET_SYNTHETIC_PREFIX);
-        divert(&r, RUN_NET_PORT_INTERCEPT);
-        rule_end(&r);
+        nft_rule_match_protocol(&r, NFT_CMP_EQ, IPPROTO_TCP);
+        nft_rule_match_address(&r, offsetof(struct iphdr, daddr), NFT_CMP_EQ, RUN_NET_SYNTHETIC, RUN_NET_SYNTHETIC_PREFIX);
+        nft_rule_divert(&r, RUN_NET_PORT_INTERCEPT);
+        nft_rule_end(&r);
 
         r = rule_begin(b);
-        match_protocol(&r, NFT_CMP_EQ, IPPROTO_UDP);
-        match_port(&r, RUN_NET_PORT_DNS);
-        divert(&r, RUN_NET_PORT_DNS);
-        rule_end(&r);
+        nft_rule_match_protocol(&r, NFT_CMP_EQ, IPPROTO_UDP);
+        nft_rule_match_port(&r, RUN_NET_PORT_DNS);
+        nft_rule_divert(&r, RUN_NET_PORT_DNS);
+        nft_rule_end(&r);
 
         r = rule_begin(b);
-        match_protocol(&r, NFT_CMP_EQ, IPPROTO_TCP);
-        match_port(&r, RUN_NET_PORT_DNS);
-        divert(&r, RUN_NET_PORT_DNS);
-        rule_end(&r);
+        nft_rule_match_protocol(&r, NFT_CMP_EQ, IPPROTO_TCP);
+        nft_rule_match_port(&r, RUN_NET_PORT_DNS);
+        nft_rule_divert(&r, RUN_NET_PORT_DNS);
+        nft_rule_end(&r);
 
         r = rule_begin(b);
-        match_protocol(&r, NFT_CMP_EQ, IPPROTO_TCP);
-        match_address(&r, offsetof(struct iphdr, daddr), NFT_CMP_EQ, RUN_NET_GATEWAY, 32);
-        match_port(&r, RUN_NET_PORT_PROXY);
-        count(&r);
-        give_verdict(&r, NF_ACCEPT);
-        rule_end(&r);
+        nft_rule_match_protocol(&r, NFT_CMP_EQ, IPPROTO_TCP);
+        nft_rule_match_address(&r, offsetof(struct iphdr, daddr), NFT_CMP_EQ, RUN_NET_GATEWAY, 32);
+        nft_rule_match_port(&r, RUN_NET_PORT_PROXY);
+        nft_rule_count(&r);
+        nft_rule_verdict(&r, NF_ACCEPT);
+        nft_rule_end(&r);
 }
 
 /* Counts the packet under (protocol, destination, port). A full set breaks off the rule, not the chain. */
-static void remember(Rule *r, bool has_port) {
+static void remember(NftRule *r, bool has_port) {
         struct nftnl_expr *e, *counter;
         const uint16_t none = 0;
 
-        match_ipv4(r);
-        load_meta(r, NFT_META_L4PROTO, NFT_REG32_00);
-        load_payload(r, NFT_PAYLOAD_NETWORK_HEADER, offsetof(struct iphdr, daddr), 4, NFT_REG32_01);
+        nft_rule_match_ipv4(r);
+        nft_rule_load_meta(r, NFT_META_L4PROTO, NFT_REG32_00);
+        nft_rule_load_payload(r, NFT_PAYLOAD_NETWORK_HEADER, offsetof(struct iphdr, daddr), 4, NFT_REG32_01);
         if (has_port)
-                load_payload(r, NFT_PAYLOAD_TRANSPORT_HEADER, 2, sizeof(none), NFT_REG32_02);
+                nft_rule_load_payload(r, NFT_PAYLOAD_TRANSPORT_HEADER, 2, sizeof(none), NFT_REG32_02);
         else
-                load_value(r, &none, sizeof(none), NFT_REG32_02);
+                nft_rule_load_value(r, &none, sizeof(none), NFT_REG32_02);
 
-        e = rule_expr(r, "dynset");
+        e = nft_rule_expr(r, "dynset");
         counter = e ? nftnl_expr_alloc("counter") : NULL;
         if (!counter) {
                 r->batch->r = r->batch->r ?: -ENOMEM;
@@ -456,92 +286,92 @@ static void remember(Rule *r, bool has_port) {
 }
 
 static void add_refusals(NftBatch *b) {
-        Rule r;
+        NftRule r;
 
         r = rule_begin(b);
         log_some(&r, RUN_NET_LOG_GROUP, LOG_PREFIX);
-        rule_end(&r);
+        nft_rule_end(&r);
 
         r = rule_begin(b);
-        match_protocol(&r, NFT_CMP_EQ, IPPROTO_TCP);
+        nft_rule_match_protocol(&r, NFT_CMP_EQ, IPPROTO_TCP);
         remember(&r, true);
-        rule_end(&r);
+        nft_rule_end(&r);
 
         r = rule_begin(b);
-        match_protocol(&r, NFT_CMP_EQ, IPPROTO_UDP);
+        nft_rule_match_protocol(&r, NFT_CMP_EQ, IPPROTO_UDP);
         remember(&r, true);
-        rule_end(&r);
+        nft_rule_end(&r);
 
         r = rule_begin(b);
-        match_protocol(&r, NFT_CMP_NEQ, IPPROTO_TCP);
-        match_protocol(&r, NFT_CMP_NEQ, IPPROTO_UDP);
+        nft_rule_match_protocol(&r, NFT_CMP_NEQ, IPPROTO_TCP);
+        nft_rule_match_protocol(&r, NFT_CMP_NEQ, IPPROTO_UDP);
         remember(&r, false);
-        rule_end(&r);
+        nft_rule_end(&r);
 
         r = rule_begin(b);
-        match_protocol(&r, NFT_CMP_EQ, IPPROTO_TCP);
-        reject(&r, NFT_REJECT_TCP_RST, 0);
-        rule_end(&r);
+        nft_rule_match_protocol(&r, NFT_CMP_EQ, IPPROTO_TCP);
+        nft_rule_reject(&r, NFT_REJECT_TCP_RST, 0);
+        nft_rule_end(&r);
 
         r = rule_begin(b);
-        reject(&r, NFT_REJECT_ICMPX_UNREACH, NFT_REJECT_ICMPX_ADMIN_PROHIBITED);
-        rule_end(&r);
+        nft_rule_reject(&r, NFT_REJECT_ICMPX_UNREACH, NFT_REJECT_ICMPX_ADMIN_PROHIBITED);
+        nft_rule_end(&r);
 }
 
 /* As the frame has it: a tag for a virtual network is another type, which nobody has here either. */
-static void match_ethertype(Rule *r, uint32_t op, uint16_t type) {
+static void match_ethertype(NftRule *r, uint32_t op, uint16_t type) {
         uint16_t be = htons(type);
 
-        load_payload(r, NFT_PAYLOAD_LL_HEADER, offsetof(struct ethhdr, h_proto), sizeof(be), NFT_REG_1);
-        compare(r, op, &be, sizeof(be));
+        nft_rule_load_payload(r, NFT_PAYLOAD_LL_HEADER, offsetof(struct ethhdr, h_proto), sizeof(be), NFT_REG_1);
+        nft_rule_compare(r, op, &be, sizeof(be));
 }
 
-static void match_not_ipv4(Rule *r) {
+static void match_not_ipv4(NftRule *r) {
         match_ethertype(r, NFT_CMP_NEQ, ETH_P_IP);
         match_ethertype(r, NFT_CMP_NEQ, ETH_P_ARP);
 }
 
-static void match_forged_source(Rule *r) {
+static void match_forged_source(NftRule *r) {
         struct in_addr guest;
 
         (void) inet_pton(AF_INET, RUN_NET_GUEST, &guest);
         match_ethertype(r, NFT_CMP_EQ, ETH_P_IP);
-        load_payload(r, NFT_PAYLOAD_NETWORK_HEADER, offsetof(struct iphdr, saddr), sizeof(guest), NFT_REG_1);
-        compare(r, NFT_CMP_NEQ, &guest, sizeof(guest));
+        nft_rule_load_payload(r, NFT_PAYLOAD_NETWORK_HEADER, offsetof(struct iphdr, saddr), sizeof(guest), NFT_REG_1);
+        nft_rule_compare(r, NFT_CMP_NEQ, &guest, sizeof(guest));
 }
 
-static void match_ipv6(Rule *r) {
+static void match_ipv6(NftRule *r) {
         match_ethertype(r, NFT_CMP_EQ, ETH_P_IPV6);
 }
 
 /* Two rules for what `match` matches: TCP, and all else. */
-static void refuse_frames(NftBatch *b, void (*match)(Rule *r), bool answer) {
+static void refuse_frames(NftBatch *b, void (*match)(NftRule *r), bool answer) {
         for (int tcp = 1; tcp >= 0; tcp--) {
-                Rule r = rule_begin_in(b, FRAMES_CHAIN);
+                NftRule r = nft_rule_begin(b, RUN_RULESET_TABLE, FRAMES_CHAIN);
 
                 match(&r);
                 if (tcp)
-                        match_protocol(&r, NFT_CMP_EQ, IPPROTO_TCP);
+                        nft_rule_match_protocol(&r, NFT_CMP_EQ, IPPROTO_TCP);
                 if (answer)
-                        reject(&r, tcp ? NFT_REJECT_TCP_RST : NFT_REJECT_ICMPX_UNREACH, tcp ? 0 : NFT_REJECT_ICMPX_ADMIN_PROHIBITED);
+                        nft_rule_reject(&r, tcp ? NFT_REJECT_TCP_RST : NFT_REJECT_ICMPX_UNREACH, tcp ? 0 : NFT_REJECT_ICMPX_ADMIN_PROHIBITED);
                 else {
-                        count(&r);
-                        give_verdict(&r, NF_DROP);
+                        nft_rule_count(&r);
+                        nft_rule_verdict(&r, NF_DROP);
                 }
-                rule_end(&r);
+                nft_rule_end(&r);
         }
 }
 
-static void log_frames(NftBatch *b, void (*match)(Rule *r), uint16_t group, const char *prefix) {
-        Rule r = rule_begin_in(b, FRAMES_CHAIN);
+static void log_frames(NftBatch *b, void (*match)(NftRule *r), uint16_t group, const char *prefix) {
+        NftRule r = nft_rule_begin(b, RUN_RULESET_TABLE, FRAMES_CHAIN);
 
         match(&r);
         log_some(&r, group, prefix);
-        rule_end(&r);
+        nft_rule_end(&r);
 }
 
 static void add_frames(NftBatch *b, bool answer) {
-        Rule r;
+        NftRule r;
 
         log_frames(b, match_forged_source, RUN_NET_SOURCE_LOG_GROUP, SOURCE_LOG_PREFIX);
         refuse_frames(b, match_forged_source, answer);
@@ -549,11 +379,11 @@ static void add_frames(NftBatch *b, bool answer) {
         log_frames(b, match_not_ipv4, RUN_NET_FRAME_LOG_GROUP, FRAME_LOG_PREFIX);
         refuse_frames(b, match_ipv6, answer);
 
-        r = rule_begin_in(b, FRAMES_CHAIN);
+        r = nft_rule_begin(b, RUN_RULESET_TABLE, FRAMES_CHAIN);
         match_not_ipv4(&r);
-        count(&r);
-        give_verdict(&r, NF_DROP);
-        rule_end(&r);
+        nft_rule_count(&r);
+        nft_rule_verdict(&r, NF_DROP);
+        nft_rule_end(&r);
 }
 
 int run_ruleset_build(void *buffer, size_t size, bool answer_frames, unsigned *ret_n_acks) {
