@@ -14,19 +14,11 @@
  */
 
 #include <errno.h>
-#include <inttypes.h>
-#include <signal.h>
 #include <string.h>
-#include <systemd/sd-bus.h>
 
-#include "api/units.h"
+#include "api/units-internal.h"
 #include "util/log.h"
 #include "util/text.h"
-
-#define SYSTEMD "org.freedesktop.systemd1"
-#define MANAGER_PATH "/org/freedesktop/systemd1"
-#define MANAGER "org.freedesktop.systemd1.Manager"
-#define UNIT_PATH "/org/freedesktop/systemd1/unit"
 
 enum {
         CALLS_MAX = 1024,
@@ -34,42 +26,13 @@ enum {
         SINCE_TIMEOUT_USEC = 5 * 1000 * 1000, /* somebody waits for that with what happened */
 };
 
-typedef struct Call Call;
-
-struct Call {
-        Units *units;       /* borrowed */
-        Call *next;
-        sd_bus_slot *slot;  /* owned */
-        sd_event_source *timer; /* owned; until it is sent */
-        char *unit;         /* owned; for messages */
-        char *job;          /* owned; path, once known */
-        const char *verb;   /* static */
-        UnitsDone done;     /* of these three at most one */
-        UnitsListed listed;
-        UnitsSince since;
-        void *userdata;
-};
-
-struct Units {
-        sd_event *event; /* ref */
-        sd_bus *bus;     /* owned */
-        Call *calls;     /* owned */
-        unsigned n_calls;
-        char why_unit[256];  /* the service whose end was told last, and how: its state follows in the next signal */
-        char why[96];
-        UnitsChanged changed;
-        UnitsJob job;
-        void (*lost)(void *userdata);
-        void *userdata;
-};
-
 /* ---- calls under way ---- */
 
-static Call *call_free(Call *c) {
+static UnitsCall *call_free(UnitsCall *c) {
         if (!c)
                 return NULL;
 
-        for (Call **p = &c->units->calls; *p; p = &(*p)->next)
+        for (UnitsCall **p = &c->units->calls; *p; p = &(*p)->next)
                 if (*p == c) {
                         *p = c->next;
                         c->units->n_calls--;
@@ -83,10 +46,10 @@ static Call *call_free(Call *c) {
         free(c);
         return NULL;
 }
-DEFINE_CLEANUP(Call *, call_free)
+DEFINE_CLEANUP(UnitsCall *, call_free)
 
-static int call_new(Units *u, const char *verb, const char *unit, void *userdata, Call **ret) {
-        _cleanup_(call_freep) Call *c = NULL;
+static int call_new(Units *u, const char *verb, const char *unit, void *userdata, UnitsCall **ret) {
+        _cleanup_(call_freep) UnitsCall *c = NULL;
 
         if (u->n_calls >= CALLS_MAX)
                 return -EBUSY;
@@ -94,7 +57,7 @@ static int call_new(Units *u, const char *verb, const char *unit, void *userdata
         c = calloc(1, sizeof(*c));
         if (!c)
                 return -ENOMEM;
-        *c = (Call) { .units = u, .verb = verb, .userdata = userdata, .next = u->calls };
+        *c = (UnitsCall) { .units = u, .verb = verb, .userdata = userdata, .next = u->calls };
         u->calls = c;
         u->n_calls++;
 
@@ -106,8 +69,8 @@ static int call_new(Units *u, const char *verb, const char *unit, void *userdata
         return 0;
 }
 
-/* Ends a start, stop, kill or reset; frees the call first, since the callback may do anything. */
-static void call_end(Call *c, int r, const char *result) {
+/* The call is freed first, since the callback may do anything. */
+void units_call_end(UnitsCall *c, int r, const char *result) {
         UnitsDone done = c->done;
         void *userdata = c->userdata;
 
@@ -119,7 +82,7 @@ static void call_end(Call *c, int r, const char *result) {
 }
 
 void units_forget(Units *u, void *userdata) {
-        for (Call *c = u->calls; c; c = c->next)
+        for (UnitsCall *c = u->calls; c; c = c->next)
                 if (c->userdata == userdata) {
                         c->done = NULL;
                         c->listed = NULL;
@@ -130,7 +93,7 @@ void units_forget(Units *u, void *userdata) {
 /* ---- requests ---- */
 
 static int on_answer(sd_bus_message *m, void *userdata, sd_bus_error *ignored) {
-        Call *c = userdata;
+        UnitsCall *c = userdata;
         const sd_bus_error *error = sd_bus_message_get_error(m);
         const char *job;
 
@@ -139,29 +102,29 @@ static int on_answer(sd_bus_message *m, void *userdata, sd_bus_error *ignored) {
 
                 /* what is not loaded is already stopped, dead and reset */
                 if (sd_bus_error_has_name(error, "org.freedesktop.systemd1.NoSuchUnit") && strcmp(c->verb, "start") != 0)
-                        call_end(c, 0, "done");
+                        units_call_end(c, 0, "done");
                 else if (sd_bus_error_has_name(error, "org.freedesktop.systemd1.TransactionIsDestructive"))
-                        call_end(c, -EBUSY, error->message ?: error->name);
+                        units_call_end(c, -EBUSY, error->message ?: error->name);
                 else
-                        call_end(c, r < 0 ? r : -EIO, error->message ?: error->name);
+                        units_call_end(c, r < 0 ? r : -EIO, error->message ?: error->name);
                 return 0;
         }
 
         if (sd_bus_message_has_signature(m, "o") && sd_bus_message_read(m, "o", &job) > 0) {
                 c->job = strdup(job);
                 if (!c->job)
-                        call_end(c, -ENOMEM, "out of memory");
+                        units_call_end(c, -ENOMEM, "out of memory");
                 return 0; /* JobRemoved ends it */
         }
 
-        call_end(c, 0, "done");
+        units_call_end(c, 0, "done");
         return 0;
 }
 
 static int send_call(Units *u, const char *verb, const char *member, const char *unit, UnitsDone done, void *userdata,
                      const char *signature, const char *argument, int number) {
         _cleanup_(sd_bus_message_unrefp) sd_bus_message *m = NULL;
-        _cleanup_(call_freep) Call *c = NULL;
+        _cleanup_(call_freep) UnitsCall *c = NULL;
         int r;
 
         r = call_new(u, verb, unit, userdata, &c);
@@ -193,7 +156,7 @@ static int send_call(Units *u, const char *verb, const char *member, const char 
  * list of units; who looks at the list and asks anew each time would use up the replies that the bus allows to be pending.
  */
 static bool is_asked(const Units *u, const char *verb, const char *unit) {
-        for (const Call *c = u->calls; c; c = c->next)
+        for (const UnitsCall *c = u->calls; c; c = c->next)
                 if (!c->job && strcmp(c->verb, verb) == 0 && strcmp(c->unit, unit) == 0)
                         return true;
         return false;
@@ -256,7 +219,7 @@ static int read_units(sd_bus_message *m, UnitState **ret, size_t *ret_n) {
 }
 
 static int on_list(sd_bus_message *m, void *userdata, sd_bus_error *ignored) {
-        Call *c = userdata;
+        UnitsCall *c = userdata;
         UnitsListed listed = c->listed;
         void *listed_userdata = c->userdata;
         const sd_bus_error *error = sd_bus_message_get_error(m);
@@ -278,7 +241,7 @@ static int on_list(sd_bus_message *m, void *userdata, sd_bus_error *ignored) {
 
 int units_list(Units *u, const char *const *patterns, UnitsListed listed, void *userdata) {
         _cleanup_(sd_bus_message_unrefp) sd_bus_message *m = NULL;
-        _cleanup_(call_freep) Call *c = NULL;
+        _cleanup_(call_freep) UnitsCall *c = NULL;
         int r;
 
         r = call_new(u, "list", patterns[0], userdata, &c);
@@ -339,7 +302,7 @@ static int read_since(sd_bus_message *m, UnitSince *ret) {
 }
 
 static int on_since(sd_bus_message *m, void *userdata, sd_bus_error *ignored) {
-        Call *c = userdata;
+        UnitsCall *c = userdata;
         UnitsSince done = c->since;
         void *done_userdata = c->userdata;
         UnitSince since = {};
@@ -354,7 +317,7 @@ static int on_since(sd_bus_message *m, void *userdata, sd_bus_error *ignored) {
         return 0;
 }
 
-static int send_since(Call *c) {
+static int send_since(UnitsCall *c) {
         _cleanup_(sd_bus_message_unrefp) sd_bus_message *m = NULL;
         _cleanup_free_ char *path = NULL;
         int r;
@@ -371,7 +334,7 @@ static int send_since(Call *c) {
 }
 
 static int on_since_due(sd_event_source *source, uint64_t usec, void *userdata) {
-        Call *c = userdata;
+        UnitsCall *c = userdata;
         UnitsSince done = c->since;
         void *done_userdata = c->userdata;
         int r;
@@ -386,7 +349,7 @@ static int on_since_due(sd_event_source *source, uint64_t usec, void *userdata) 
 }
 
 int units_since(Units *u, const char *unit, uint64_t delay_usec, UnitsSince done, void *userdata) {
-        _cleanup_(call_freep) Call *c = NULL;
+        _cleanup_(call_freep) UnitsCall *c = NULL;
         int r;
 
         r = call_new(u, "ask about", unit, userdata, &c);
@@ -404,163 +367,6 @@ int units_since(Units *u, const char *unit, uint64_t delay_usec, UnitsSince done
         return 0;
 }
 
-/* ---- signals ---- */
-
-static int on_job_removed(sd_bus_message *m, void *userdata, sd_bus_error *ignored) {
-        Units *u = userdata;
-        const char *job, *unit, *result;
-        uint32_t id;
-
-        if (sd_bus_message_read(m, "uoss", &id, &job, &unit, &result) < 0)
-                return 0;
-
-        if (strncmp(unit, "anchor", 6) == 0)
-                u->job(unit, id, false, u->userdata);
-
-        for (Call *c = u->calls; c; c = c->next)
-                if (c->job && strcmp(c->job, job) == 0) {
-                        call_end(c, strcmp(result, "done") == 0 ? 0 : -EPROTO, result);
-                        return 0;
-                }
-        return 0;
-}
-
-static int on_job_new(sd_bus_message *m, void *userdata, sd_bus_error *ignored) {
-        Units *u = userdata;
-        const char *unit;
-        uint32_t id;
-
-        if (sd_bus_message_read(m, "uos", &id, NULL, &unit) >= 0 && strncmp(unit, "anchor", 6) == 0)
-                u->job(unit, id, true, u->userdata);
-        return 0;
-}
-
-typedef struct Properties {
-        const char *active, *result;
-        int32_t code, status; /* of the main process; code 0: there was none */
-} Properties;
-
-static int read_properties(sd_bus_message *m, Properties *ret) {
-        const char *name;
-        int r;
-
-        r = sd_bus_message_enter_container(m, 'a', "{sv}");
-        if (r < 0)
-                return r;
-
-        while ((r = sd_bus_message_enter_container(m, 'e', "sv")) > 0) {
-                r = sd_bus_message_read(m, "s", &name);
-                if (r < 0)
-                        return r;
-
-                if (strcmp(name, "ActiveState") == 0)
-                        r = sd_bus_message_read(m, "v", "s", &ret->active);
-                else if (strcmp(name, "Result") == 0)
-                        r = sd_bus_message_read(m, "v", "s", &ret->result);
-                else if (strcmp(name, "ExecMainCode") == 0)
-                        r = sd_bus_message_read(m, "v", "i", &ret->code);
-                else if (strcmp(name, "ExecMainStatus") == 0)
-                        r = sd_bus_message_read(m, "v", "i", &ret->status);
-                else
-                        r = sd_bus_message_skip(m, "v");
-                if (r < 0)
-                        return r;
-
-                r = sd_bus_message_exit_container(m);
-                if (r < 0)
-                        return r;
-        }
-
-        return r;
-}
-
-static void remember_why(Units *u, const char *unit, const Properties *p) {
-        bool killed = p->code == CLD_KILLED || p->code == CLD_DUMPED;
-
-        (void) snprintf(u->why_unit, sizeof(u->why_unit), "%s", unit);
-        if (!p->result || strcmp(p->result, "success") == 0) {
-                /* SIGTERM is as good as an exit, for systemd; and without a process nothing has ended */
-                if (p->code == 0)
-                        u->why_unit[0] = 0;
-                else
-                        (void) snprintf(u->why, sizeof(u->why), "%s %" PRIi32, killed ? "signal" : "exit status", p->status);
-        } else if (strcmp(p->result, "signal") == 0 && !killed)
-                (void) snprintf(u->why, sizeof(u->why), "killed in its first step");
-        else if (strcmp(p->result, "exit-code") == 0 && p->code == 0)
-                /* Not its program, but what comes before that: of anchor-net@, which has no credentials, only anchor-fence. */
-                (void) snprintf(u->why, sizeof(u->why), "%s",
-                                strncmp(unit, "anchor-net@", strlen("anchor-net@")) == 0
-                                        ? UNITS_NOT_FENCED
-                                        : "its first step failed, anchor-fence or its credentials");
-        else if (strcmp(p->result, "exit-code") == 0)
-                (void) snprintf(u->why, sizeof(u->why), "exit status %" PRIi32, p->status);
-        else if (strcmp(p->result, "signal") == 0 || strcmp(p->result, "core-dump") == 0)
-                (void) snprintf(u->why, sizeof(u->why), "signal %" PRIi32, p->status);
-        else
-                (void) snprintf(u->why, sizeof(u->why), "%s", p->result);
-}
-
-/* systemd sends a unit's properties of its type first (how a service ended), then those of every unit (its state). */
-static int on_properties(sd_bus_message *m, void *userdata, sd_bus_error *ignored) {
-        Units *u = userdata;
-        _cleanup_free_ char *unit = NULL;
-        Properties p = {};
-        const char *interface;
-
-        if (sd_bus_path_decode(sd_bus_message_get_path(m), UNIT_PATH, &unit) <= 0 || strncmp(unit, "anchor", 6) != 0)
-                return 0;
-        if (sd_bus_message_read(m, "s", &interface) < 0 || read_properties(m, &p) < 0)
-                return 0;
-
-        if (strcmp(interface, SYSTEMD ".Service") == 0)
-                remember_why(u, unit, &p);
-        else if (strcmp(interface, SYSTEMD ".Unit") == 0 && p.active)
-                u->changed(unit, p.active, strcmp(unit, u->why_unit) == 0 ? u->why : NULL, u->userdata);
-        return 0;
-}
-
-static int on_disconnected(sd_bus_message *m, void *userdata, sd_bus_error *ignored) {
-        Units *u = userdata;
-
-        u->lost(u->userdata);
-        return 0;
-}
-
-static int on_subscribed(sd_bus_message *m, void *userdata, sd_bus_error *ignored) {
-        Units *u = userdata;
-
-        if (sd_bus_message_is_method_error(m, NULL)) {
-                log_error("systemd refuses its signals: %s", sd_bus_message_get_error(m)->message);
-                u->lost(u->userdata);
-        }
-        return 0;
-}
-
-static int subscribe(Units *u) {
-        int r;
-
-        r = sd_bus_match_signal_async(u->bus, NULL, SYSTEMD, MANAGER_PATH, MANAGER, "JobRemoved", on_job_removed, NULL, u);
-        if (r < 0)
-                return r;
-        r = sd_bus_match_signal_async(u->bus, NULL, SYSTEMD, MANAGER_PATH, MANAGER, "JobNew", on_job_new, NULL, u);
-        if (r < 0)
-                return r;
-
-        r = sd_bus_add_match_async(u->bus, NULL,
-                                   "type='signal',sender='" SYSTEMD "',interface='org.freedesktop.DBus.Properties',"
-                                   "member='PropertiesChanged',path_namespace='" UNIT_PATH "'",
-                                   on_properties, NULL, u);
-        if (r < 0)
-                return r;
-
-        r = sd_bus_match_signal_async(u->bus, NULL, "org.freedesktop.DBus.Local", "/org/freedesktop/DBus/Local",
-                                      "org.freedesktop.DBus.Local", "Disconnected", on_disconnected, NULL, u);
-        if (r < 0)
-                return r;
-
-        return sd_bus_call_method_async(u->bus, NULL, SYSTEMD, MANAGER_PATH, MANAGER, "Subscribe", on_subscribed, u, NULL);
-}
-
 int units_new(Units **ret, sd_event *event, UnitsChanged changed, UnitsJob job, void (*lost)(void *userdata), void *userdata) {
         _cleanup_(units_freep) Units *u = NULL;
         int r;
@@ -576,7 +382,7 @@ int units_new(Units **ret, sd_event *event, UnitsChanged changed, UnitsJob job, 
         r = sd_bus_attach_event(u->bus, event, SD_EVENT_PRIORITY_NORMAL);
         if (r < 0)
                 return r;
-        r = subscribe(u);
+        r = units_subscribe(u);
         if (r < 0)
                 return r;
 
