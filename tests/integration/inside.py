@@ -83,7 +83,7 @@ def enter(pid, namespaces):
 
 
 def in_child(function):
-    """The JSON that a function returns in a child of its own."""
+    """The list that a function returns in a child of its own."""
     r, w = os.pipe()
     child = os.fork()
     if child == 0:
@@ -136,29 +136,10 @@ def cgroup_of(pid):
 def reach(pid, attempts, net=None, cgroup=True, drop=True, mnt=True):
     """The results of `attempts`, made in the place of a unit's process `pid`; `net` is the process whose network
     namespace it has instead."""
-    r, w = os.pipe()
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            os.close(r)
-            if net is not None:
-                enter(net, ["net"])
-            take_place(pid, [*(["mnt"] if mnt else []), *(["net"] if net is None else []), "pid"], cgroup, drop)
-            grandchild = os.fork()                     # in the pid namespace, so that a server can ask who this is
-            if grandchild == 0:
-                os.write(w, json.dumps([attempt(a) for a in attempts]).encode())
-                os._exit(0)
-            os.waitpid(grandchild, 0)
-            status = 0
-        except BaseException as error:  # noqa: BLE001  the test reads it
-            os.write(w, json.dumps(f"{type(error).__name__}: {error}").encode())
-        finally:
-            os._exit(status)
-    os.close(w)
-    with os.fdopen(r, "rb") as f:
-        data = f.read()
-    os.waitpid(child, 0)
-    results = json.loads(data)
-    assert isinstance(results, list), results
-    return results
+    def there():
+        if net is not None:
+            enter(net, ["net"])
+        take_place(pid, [*(["mnt"] if mnt else []), *(["net"] if net is None else []), "pid"], cgroup, drop)
+        return in_child(lambda: [attempt(a) for a in attempts])    # in the pid namespace, so that a server can ask who this is
+
+    return in_child(there)
