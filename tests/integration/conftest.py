@@ -19,15 +19,8 @@ import beside  # noqa: E402
 import host as hosting  # noqa: E402
 import world as worlds  # noqa: E402
 from egressrun import Anchord, EgressRun  # noqa: E402
+from sharedhost import SharedHost, stop_boot  # noqa: E402
 from waiting import wait_for  # noqa: E402
-
-
-def stop_boot(booted):
-    """Keeps the journal for whoever looks for the cause of a failure, then ends the boot."""
-    beside.BUILD.mkdir(parents=True, exist_ok=True)
-    journal = booted.run("journalctl --no-pager -b -o short-precise; journalctl --no-pager -b --namespace=anchorhold", check=False)
-    (beside.BUILD / f"{booted.name}.journal").write_text(journal.stdout)
-    booted.stop()
 
 
 @pytest.fixture(scope="session")
@@ -54,17 +47,22 @@ def policies():
 
 @pytest.fixture(scope="session")
 def host(request, world, repository, policies):
-    try:
-        booted = hosting.start_for_tests(f"check-{os.getpid()}", world, policies, repository)
-    except hosting.BootFailed as error:
-        beside.give_up(request.config, str(error))
-    yield booted
+    def start(name):
+        try:
+            return hosting.start_for_tests(name, world, policies, repository)
+        except hosting.BootFailed as error:
+            beside.give_up(request.config, str(error))
+
+    shared = SharedHost(f"check-{os.getpid()}", start)
+    request.config.pluginmanager.register(shared)
+    yield shared.host
+    request.config.pluginmanager.unregister(shared)
     try:
         # after all that: the record of it is whole, and no daemon is left failed
-        booted.run(["anchorctl", "audit", "verify"])
-        assert booted.systemctl("--failed", "--no-legend", "--plain").stdout == ""
+        shared.host.run(["anchorctl", "audit", "verify"])
+        assert shared.host.systemctl("--failed", "--no-legend", "--plain").stdout == ""
     finally:
-        stop_boot(booted)
+        stop_boot(shared.host)
 
 
 @pytest.fixture(scope="session")

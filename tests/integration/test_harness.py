@@ -10,11 +10,15 @@ import time
 
 import pytest
 
+import host as hosting
+from sharedhost import SharedHost
+from waiting import wait_for
+
 HERE = pathlib.Path(__file__).resolve().parent
 CONFTEST = f"""
 import pathlib, sys
 sys.dont_write_bytecode = True
-sys.path.insert(0, {str(HERE)!r})
+sys.path[:0] = {[str(HERE), str(HERE.parent / "world")]!r}
 import beside
 beside.BUILD = pathlib.Path(__file__).parent / "build"
 def pytest_configure(config):
@@ -35,6 +39,10 @@ def session(tmp_path):
         return tmp_path
 
     return make
+
+
+def finish(argv, folder):
+    return subprocess.run(argv, cwd=folder, env=ENVIRONMENT, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, check=False)
 
 
 def read_until(process, what, seconds=60):
@@ -61,12 +69,97 @@ def test_a_failure_is_named_at_once(session, options):
     """While others still run, with its reason, each part of a test that fails, and nothing else."""
     folder = session(test_a="import pytest\n@pytest.fixture\ndef broken():\n    yield\n    raise OSError('the floor')\n"
                             "def test_fine(): pass\ndef test_bad(broken): assert 1 == 2, 'the sky\\nis falling'\n", test_b=WAITS)
-    with subprocess.Popen([*PYTEST, *options, "."], cwd=folder, env=ENVIRONMENT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+    with subprocess.Popen([*PYTEST, *options, "."], cwd=folder, env=ENVIRONMENT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT) as process:
         try:
             said = read_until(process, "the floor\n")
-            assert "  ✗ test_a.py::test_bad (call): AssertionError: the sky\n" in said and "✗ test_a.py::test_bad (teardown): OSError: the floor\n" in said, said
+            assert "  ✗ test_a.py::test_bad (call): AssertionError: the sky\n" in said, said
+            assert "  ✗ test_a.py::test_bad (teardown): OSError: the floor\n" in said, said
             assert process.poll() is None and "= FAILURES =" not in said, said
         finally:
             (folder / "go").touch()
         said += process.communicate(timeout=60)[0].decode()
         assert process.returncode == 1 and "= FAILURES =" in said and said.count("✗") == 2, said
+
+
+SHARED = """
+import pytest, sharedhost
+class Host:
+    def __init__(self, name):
+        self.name, self.broken = name, False
+class Shared(sharedhost.SharedHost):
+    places = lambda self: set()
+    trouble = lambda self: ["the roof"] if self.host.broken else []
+sharedhost.PATIENCE_S = 0
+def stop_boot(host):
+    host.broken = False
+    raise OSError("does not stop")
+sharedhost.stop_boot = stop_boot
+@pytest.fixture(scope="session")
+def host(request):
+    shared = Shared("boot", Host)
+    request.config.pluginmanager.register(shared)
+    yield shared.host
+    request.config.pluginmanager.unregister(shared)
+"""
+
+
+def test_a_failure_stays_one(session):
+    """A host that a failed test left broken is another one for the next file, also when it broke in a set-up or a tear-down, and cannot be stopped; one that
+    is in order, or that nothing failed on, is the same."""
+    folder = session(conftest=SHARED,
+                     test_a="def test_breaks(host):\n    host.broken = True\n    assert 0\ndef test_same_file(host): assert host.name == 'boot'\n",
+                     test_b="def test_replaced(host): assert host.name == 'boot-2' and not host.broken\ndef test_fails(host): assert 0\n",
+                     test_c="def test_in_order(host):\n    assert host.name == 'boot-2'\n    host.broken = True\n",
+                     test_d="import pytest\n@pytest.fixture(scope='module')\ndef broken(host):\n    yield\n    assert 0\n"
+                            "def test_nothing_had_failed(host, broken): assert host.name == 'boot-2' and host.broken\n",
+                     test_e="def test_replaced_again(host): assert host.name == 'boot-3'\n")
+    for options in ([], BESIDE[:1] + ["1"] + BESIDE[2:]):
+        done = finish([*PYTEST, *options, "."], folder)
+        assert done.returncode == 1 and "2 failed, 5 passed, 1 error in" in done.stdout, done.stdout + done.stderr
+        said = "after %s the host %s was not in order, and %s is in its place:"
+        for told in said % ("test_a.py", "boot", "boot-2"), said % ("test_d.py", "boot-2", "boot-3"):
+            assert f"  ! {told}\n    the roof\n" in done.stdout and f"\n{told}\nthe roof\n" in done.stdout, done.stdout      # at once, and at the end
+        assert done.stdout.count("was not in order") == 4, done.stdout
+
+
+BROKEN = {  # how, what is said, and how that is undone
+    "a stand-in": ("mkdir -p /run/systemd/system/anchord.service.d && touch /run/systemd/system/anchord.service.d/test.conf",
+                   "left: /run/systemd/system/anchord.service.d/test.conf", "rm -r /run/systemd/system/anchord.service.d"),
+    "another host.json": ("cp /etc/anchorhold/host.json /run/kept; echo >>/etc/anchorhold/host.json", "gone: ", "cp /run/kept /etc/anchorhold/host.json"),
+    "no credential": ("mv /var/lib/anchorhold/credentials/kept /run/kept", "gone: credential: kept", "mv /run/kept /var/lib/anchorhold/credentials/kept"),
+    "another program": ("mount --bind /dev/null /usr/libexec/anchorhold/anchor-proxy", "left: mounted: /usr/libexec/anchorhold/anchor-proxy",
+                        "umount /usr/libexec/anchorhold/anchor-proxy"),
+    "a frozen daemon": ("systemctl service-watchdogs no; systemctl kill --signal=STOP anchor-auditd.service", "enforcers: {",
+                        "systemctl kill --signal=CONT anchor-auditd.service; systemctl service-watchdogs yes"),
+    "a failed unit": ("systemd-run --quiet --wait --unit=fails false", "failed: fails.service", "systemctl reset-failed fails.service"),
+    "no anchord": ("systemctl stop anchord.socket anchord-run.socket anchord-spec.socket anchord.service", "enforcers: anchord does not answer",
+                   "systemctl start anchord.service"),
+}
+
+
+def test_what_a_broken_host_is(tmp_path):
+    """Each kind on its own, and each is mended; then a boot that has ended, and another that takes its place. A credential more is not one: the files that
+    share a boot add theirs."""
+    (tmp_path / "etc").mkdir()
+    hosting.make_etc(tmp_path / "etc", {"accel": "tcg"})
+
+    shared = SharedHost(f"check-{os.getpid()}-shared", lambda name: hosting.start_boot(name, "--etc", tmp_path / "etc"))
+    try:
+        shared.host.seal_credential("kept", "of-a-test")
+        shared.note()
+        shared.host.seal_credential("more", "of-a-test")
+        for what, (broken, said, mended) in BROKEN.items():
+            wait_for(lambda: not shared.trouble(), 60, shared.trouble)
+            shared.host.run(broken, check=False)
+            wait_for(lambda: any(line.startswith(said) for line in shared.trouble()), 60, lambda: f"{what}: {shared.trouble()}")
+            shared.host.run(mended)
+        wait_for(lambda: not shared.trouble(), 60, shared.trouble)
+        old = shared.host.name
+        hosting.Host(old).stop()
+        assert shared.trouble()[0].startswith("it does not answer: ")
+        shared.replace()
+        assert shared.host.name != old and not (hosting.BOOTS / old).exists()
+        wait_for(lambda: not shared.trouble(), 60, shared.trouble)
+    finally:
+        shared.host.stop()

@@ -168,14 +168,14 @@ class Host:
     def show(self, item):
         return json.loads(self.anchorctl("show", item, "--json=short").stdout)
 
-    def status(self, user="operator"):
+    def status(self, user="operator", timeout=180):
         """What the supervisor says of itself; empty while it does not answer."""
-        answer = self.anchorctl("status", "--json=short", check=False, user=user)
+        answer = self.anchorctl("status", "--json=short", check=False, user=user, timeout=timeout)
         return json.loads(answer.stdout) if answer.returncode == 0 else {}
 
-    def is_enforced(self):
+    def is_enforced(self, timeout=180):
         """Whether the supervisor has heard from every enforcer and misses none: what it misses already it does not report anew."""
-        return set(self.status().get("enforcers", {}).values()) == {"ok"}
+        return set(self.status(timeout=timeout).get("enforcers", {}).values()) == {"ok"}
 
     def items(self):
         """All work items, newest first."""

@@ -146,9 +146,10 @@ class World:
             raise RuntimeError("the world does not start: see %s" % self.path("world.log"))
 
     def join(self, pid):
-        """A veth pair between the world and the network namespace of pid."""
+        """A veth pair between the world and the network namespace of pid. One to a boot that was there before is gone, or goes."""
         inside = ("nsenter", "--net", "--target", str(pid), "--")
         there = ("nsenter", "--net", "--target", str(self.process.pid), "--")
+        subprocess.run([*there, "ip", "link", "delete", "world0"], stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
         run(*there, "ip", "link", "add", "world0", "type", "veth", "peer", "name", "uplink0", "netns", str(pid))
         for address in (PROVIDER, GIT, ORIGIN, OTHER, WIRE, H2, GITHUB, STRANGE, RESOLVER):
             run(*there, "ip", "address", "add", address + "/24", "dev", "world0")
