@@ -18,7 +18,7 @@ help:   ## this text
 
 .PHONY: check
 ifdef T
-check: integration ## unit tests (plain, and with sanitizers), fuzz corpora, integration tests (T=WORD: only the last, in files whose name contains WORD)
+check: integration ## unit tests (plain, and with sanitizers), fuzz corpora, integration tests (T=WORD: only the last, in files whose name contains WORD; AGAIN=1: up to 12 that fail there run once more, alone)
 else
 check: kernel
 	@tests/steps unit asan corpora image-root templates bootable integration

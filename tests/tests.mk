@@ -8,6 +8,9 @@ TEST_FILES := $(if $(T),$(sort $(foreach f,$(wildcard tests/integration/test_*.p
 # what hardly does anything else. A process that dies is not made anew: the session would wait for its tests for ever.
 BESIDE := $(if $(T),,-n 3 --dist loadfile --max-worker-restart=0)
 
+# AGAIN=1, as CI has it: a few that fail run a second time, by themselves, which decides (tests/again).
+AGAIN ?=
+
 # Before anything is built: does a file's name have the word, is there such an agent?
 .PHONY: some-tests some-vm-tests some-soak-tests known-agent
 some-tests:
@@ -31,8 +34,9 @@ kernel:
 .PHONY: integration
 integration: some-tests kernel image-root templates ## integration tests on the booted image
 	@$(if $(filter tests/integration %/test_credential_clients.py,$(TEST_FILES)),image/client-root >/dev/null)
-	@env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 CACHE="$(CACHE)" PYTHONDONTWRITEBYTECODE=1 \
-		/usr/bin/python3 -m pytest -p no:cacheprovider --color=no -q --durations=5 --tb=short $(BESIDE) $(TEST_FILES)
+	@$(if $(filter 1,$(AGAIN)),tests/again build/integration/failed) \
+		env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 CACHE="$(CACHE)" PYTHONDONTWRITEBYTECODE=1 \
+		/usr/bin/python3 -m pytest -p no:cacheprovider --color=no -q --durations=5 --tb=short $(if $(filter 1,$(AGAIN)),--) $(BESIDE) $(TEST_FILES)
 
 .PHONY: check-vm
 check-vm: some-vm-tests image ## the image as a full virtual machine: what is read-only, KVM, limits; upgrade, and back from an image that does not work

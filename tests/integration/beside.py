@@ -147,20 +147,51 @@ def aloud(item, text):
     item.user_properties.append((ALOUD, text))
 
 
+class Again:
+    """Leaves what failed in BUILD/failed, a line each, for tests/again to try once more: only if that is all that went wrong. Every test that was found has
+    run to its end (a process that dies takes the rest of its tests along), nothing could not be read, and no failure is of all tests together."""
+
+    def __init__(self, config):
+        self.config, self.found, self.through, self.failed, self.other = config, None, set(), {}, False
+        (BUILD / "failed").unlink(missing_ok=True)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, ids):
+        self.found = set(ids)
+
+    def pytest_collectreport(self, report):
+        self.other = self.other or report.failed
+
+    def pytest_runtest_logreport(self, report):
+        if report.when == "teardown":
+            self.through.add(report.nodeid)
+        if report.failed:
+            self.failed[report.nodeid] = True
+
+    @pytest.hookimpl(hookwrapper=True, tryfirst=True)
+    def pytest_sessionfinish(self, session, exitstatus):
+        (yield).get_result()                                   # if that fails, Python's status is 1 as well
+        found = {item.nodeid for item in getattr(session, "items", [])} if self.found is None else self.found
+        if exitstatus == pytest.ExitCode.TESTS_FAILED and found == self.through and not self.other and not self.config.of_all:
+            BUILD.mkdir(parents=True, exist_ok=True)
+            (BUILD / "failed").write_text("".join(f"{self.config.cwd_relative_nodeid(nodeid)}\n" for nodeid in self.failed))
+
+
 class Tables:
-    """(title, lines) that a test wants seen even if it passes: `config.tables`."""
+    """(title, lines) that a test wants seen even if it passes: `config.tables`. And failures that no test has alone: `config.of_all`."""
 
     def __init__(self, config):
         self.config, self.begun = config, time.time()
-        config.tables = []
+        config.tables, config.of_all = [], []
 
     def pytest_sessionfinish(self):
         if hasattr(self.config, "workeroutput"):
-            self.config.workeroutput["tables"] = self.config.tables
+            self.config.workeroutput.update(tables=self.config.tables, of_all=self.config.of_all)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node):
-        self.config.tables += getattr(node, "workeroutput", {}).get("tables", [])
+        for told in "tables", "of_all":
+            getattr(self.config, told).extend(getattr(node, "workeroutput", {}).get(told, []))
 
     def pytest_terminal_summary(self, terminalreporter):
         for title, lines in self.config.tables:
@@ -197,6 +228,7 @@ def configure(config):
         config.pluginmanager.register(Order())
     else:
         config.pluginmanager.register(Scheduling())
+        config.pluginmanager.register(Again(config))
         progress = Progress(config)
         config.pluginmanager.register(progress)
         progress.start()

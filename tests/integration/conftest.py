@@ -61,6 +61,9 @@ def host(request, world, repository, policies):
         # after all that: the record of it is whole, and no daemon is left failed
         shared.host.run(["anchorctl", "audit", "verify"])
         assert shared.host.systemctl("--failed", "--no-legend", "--plain").stdout == ""
+    except BaseException as error:
+        request.config.of_all.append(str(error))
+        raise
     finally:
         stop_boot(shared.host)
 

@@ -11,6 +11,7 @@ import time
 import pytest
 
 import host as hosting
+from conftest import TOP
 from sharedhost import SharedHost
 from waiting import wait_for
 
@@ -163,3 +164,76 @@ def test_what_a_broken_host_is(tmp_path):
         wait_for(lambda: not shared.trouble(), 60, shared.trouble)
     finally:
         shared.host.stop()
+
+
+UNSTEADY = """
+import pathlib, pytest
+@pytest.mark.parametrize("n", range(%d))
+def test_unsteady(n):
+    there = pathlib.Path(f"tried {n}")
+    tried = there.exists()
+    there.touch()
+    assert tried
+def test_fine(): pass
+"""
+BROKEN_TEST = "def test_broken(): assert 0\n"
+ONCE_MORE = "== unsteady or broken: "
+
+
+def again(folder, *what, options=()):
+    return finish([TOP / "tests/again", "build/failed", *PYTEST, "--", *options, *what], folder)
+
+
+@pytest.mark.parametrize("options", [BESIDE, []], ids=["beside", "alone"])
+@pytest.mark.parametrize("n, files, status, last", [
+    (12, {}, 0, "12 passed in"),
+    (1, {"test_b": BROKEN_TEST}, 1, "1 failed, 1 passed in"),
+    (13, {}, 1, "13 failed, 1 passed in")], ids=["12", "1 and a broken one", "13"])
+def test_a_few_that_fail_run_once_more(session, options, n, files, status, last):
+    """The names of all that failed stand there twice, and what decides is the last line. The same without tests/again fails."""
+    folder = session(test_a=UNSTEADY % n, **files)
+    done = again(folder, ".", options=options)
+    assert done.returncode == status and last in done.stdout.splitlines()[-1], done.stdout + done.stderr
+    assert (ONCE_MORE in done.stdout) == (n <= 12), done.stdout
+    if n <= 12:
+        first, second = done.stdout.split(ONCE_MORE)
+        names = [f"test_a.py::test_unsteady[{i}]" for i in range(n)] + ["test_b.py::test_broken"] * len(files)
+        assert all(f"FAILED {name}" in first and f"  {name}\n" in second for name in names) and "test_fine" not in second, done.stdout
+    for tried in folder.glob("tried *"):
+        tried.unlink()
+    assert finish([*PYTEST, *options, "."], folder).returncode == 1
+
+
+OTHERWISE = {
+    "a file that cannot be read": {"test_b": "import nothing_of_that_name\n"},
+    "an interruption": {"test_b": "import pytest\ndef test_stops(): pytest.exit('enough')\n"},
+    "a process that dies": {"test_b": "import os\ndef test_dies(): os._exit(1)\ndef test_not_run(): pass\n"},
+    "an end of the harness": {"conftest": "def pytest_sessionfinish(): raise OSError\n"},
+    "an error within": {"conftest": "def pytest_runtest_logfinish(): raise OSError\n"},
+    "all together": {"test_b": "import pytest\n@pytest.fixture(scope='session')\ndef host(request):\n    yield\n    request.config.of_all.append('')\n"
+                                "    assert 0\ndef test_host(host): pass\n"},
+}
+
+
+@pytest.mark.parametrize("options", [BESIDE, []], ids=["beside", "alone"])
+@pytest.mark.parametrize("what", OTHERWISE)
+def test_what_else_goes_wrong_is_not_tried_again(session, what, options):
+    """A second time would hide what else was wrong: the first status stands. The control is above: the one failure alone would have been tried."""
+    folder = session(test_a=UNSTEADY % 1, **OTHERWISE[what])
+    done = again(folder, ".", options=options)
+    (folder / "tried 0").unlink(missing_ok=True)
+    assert done.returncode == finish([*PYTEST, *options, "."], folder).returncode != 0 and ONCE_MORE not in done.stdout, done.stdout + done.stderr
+
+
+def test_nothing_found_is_not_tried_again(session):
+    folder = session(test_a=UNSTEADY % 1)
+    assert again(folder, "test_a.py").returncode == 0                                  # the control
+    for what, status in (["-k", "nothing", "."], 5), (["nowhere"], 4):
+        done = again(folder, *what)
+        assert done.returncode == status and ONCE_MORE not in done.stdout, done.stdout + done.stderr
+
+
+def test_it_is_asked_for():
+    for options, there in ((), False), (("AGAIN=1",), True), (("AGAIN=0",), False), (("AGAIN=1", "T=harness"), True):
+        done = finish(["make", "-n", "integration", *options], TOP)
+        assert done.returncode == 0 and ("tests/again build/integration/failed" in done.stdout) == there == (" -- " in done.stdout), done
