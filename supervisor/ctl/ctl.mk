@@ -33,4 +33,4 @@ LIB_SRCS += supervisor/ctl/ctl.c \
             supervisor/ctl/ctl-table.c \
             supervisor/ctl/ctl-waiting.c
 PROGRAMS += anchorctl
-UNIT_TESTS += test-ctl test-ctl-credential test-ctl-format test-ctl-manual test-ctl-offers test-ctl-import test-ctl-policy
+UNIT_TESTS += test-ctl test-ctl-credential test-ctl-follow test-ctl-format test-ctl-manual test-ctl-offers test-ctl-import test-ctl-policy
