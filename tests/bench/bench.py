@@ -5,7 +5,7 @@
   - cold start: `anchorctl run --workflow exec -- /bin/true` against a bare boot of the same QEMU, kernel, initrd and
     root to its first command, in turn;
   - where the time of such a run goes;
-  - the memory (PSS) of each process while one run idles;
+  - the memory (PSS) of each process of ours while one run idles;
   - what an egress decision costs with 10, 1,000 and 100,000 rules, as ratios, and how long so many take to load (bench-policy.c);
   - connect() with and without the fence's programs, as a ratio;
   - names answered a second, to one run and to several, and what a connection costs that is passed through, over TLS and in the clear (egress.py);
@@ -114,16 +114,30 @@ def stages(host, item):
 
 
 def memory(host, run):
-    """KiB of PSS by unit."""
-    found = []
-    units = ["anchord", "anchor-auditd", "anchor-egressd", "anchor-secretd"] + [
-        f"{unit}@{run}" for unit in ("anchor-vm", "anchor-proxy", "anchor-inject", "anchor-run")]
-    for unit in units:
-        pid = host.property(f"{unit}.service", "MainPID")
-        if pid != "0":
-            pss = host.run(f"awk '/^Pss:/ {{ print $2 }}' /proc/{pid}/smaps_rollup").stdout.strip()
-            found.append((unit.split("@")[0], int(pss)))
-    return found
+    """(unit, process, KiB of PSS) of all that runs as a unit of ours, by systemd's own account: daemons, the audit log's journald, and this run's."""
+    own = [f"anchor-{name}@{run}" for name in ("proxy", "inject")]
+    host.systemctl("start", "anchor-secretd.service", *(f"{unit}.service" for unit in own))    # which a first connection would start
+    listed = host.run("""
+        systemctl list-units --type=service --state=active --plain --no-legend 'anchor*' 'systemd-journald@anchorhold*' | while read -r unit _; do
+                group=$(systemctl show --value -p ControlGroup "$unit")
+                [ -n "$group" ] && [ -d "/sys/fs/cgroup$group" ] || continue
+                find "/sys/fs/cgroup$group" -name cgroup.procs -exec cat {} + | while read -r pid; do
+                        echo "$unit $(awk '/^Pss:/ { print $2 }' "/proc/$pid/smaps_rollup") $(cat "/proc/$pid/comm")"
+                done
+        done""").stdout
+    found = [(unit.removesuffix(".service"), name, int(kib)) for unit, kib, name in (line.split(None, 2) for line in listed.splitlines())]
+    units = {unit for unit, _, _ in found}
+    missing = {"anchord", "anchor-auditd", "anchor-egressd", "anchor-secretd", *own, f"anchor-vm@{run}", f"anchor-run@{run}"} - units
+    assert not missing, missing
+    return [(unit.replace(f"@{run}", "@"), name, kib) for unit, name, kib in found]
+
+
+def show_memory(usage):
+    print("\nmemory of one idle run (PSS of each process)")
+    for unit, name, kib in sorted(usage, key=lambda each: -each[2]):
+        print(f"  {kib / 1024:8.1f} MiB  {unit:<28} {name}")
+    for what, of_a_run in (("daemons", False), ("this run", True)):
+        print(f"  {sum(kib for unit, _, kib in usage if unit.endswith('@') == of_a_run) / 1024:8.1f} MiB  {what} together")
 
 
 def policy():
@@ -238,7 +252,7 @@ def main():
         run_true(host)                                         # not counted: everything once from the disk
         bare_boot(host, command)
         bare, ours, parts = [], [], {}
-        for number in range(arguments.rounds):
+        for number in range(max(arguments.rounds, 5)):
             bare.append(bare_boot(host, command))
             took, item = run_true(host)
             ours.append(took)
@@ -252,14 +266,13 @@ def main():
     print("\ncold start, anchorctl run against a bare boot of the same parts (pairs in turn)")
     ratios = [a / b for a, b in zip(ours, bare)]
     print(f"  ratio  median {statistics.median(ratios):.2f}  least {min(ratios):.2f}  most {max(ratios):.2f}  ({len(ratios)} pairs)")
-    print("\nshare of the run's time, median of the rounds")
+    print("\nwhere a run's time goes, median of the rounds")
     total = sum(statistics.median(values) for values in parts.values())
     for name, values in parts.items():
         print(f"  {statistics.median(values) / total:6.1%}  {statistics.median(values):7.3f} s  {name}")
-    print("\nmemory of one idle run (PSS)")
-    for name, kib in usage:
-        print(f"  {kib / 1024:8.1f} MiB  {name}")
-    policy()
+    show_memory(usage)
+    if arguments.only is None:
+        policy()
     return 0
 
 
