@@ -171,10 +171,12 @@ corpora fuzz:
 # Lint. A file is looked at again when it or a header of it changed (its object is then newer).
 .PHONY: lint lint-shell lint-includes lint-format lint-tidy lint-cppcheck fmt
 SHELL_FILES   := $(sort $(shell grep -rlE '^\#!/bin/(ba)?sh|^\# shellcheck shell=' .ci image tests rootfs-overlay 2>/dev/null | grep -v '\.mk$$'))
-FORMAT_FILES  := $(sort $(shell find supervisor ebpf tests/unit tests/fuzz -name '*.[ch]'))
+FORMAT_FILES  := $(sort $(shell find supervisor ebpf tests/bench tests/fuzz tests/guest tests/unit -name '*.[ch]'))
 # Not the unit tests: that cmocka's assertions do not return, the analyzer cannot know.
-TIDY_FILES    := $(LIB_SRCS) $(PROGRAMS:%=supervisor/main/%.c)
-TIDY_STAMPS   := $(TIDY_FILES:%.c=$(O)/lint/%.tidy)
+HOST_FILES    := $(sort $(LIB_SRCS) $(GUEST_SRCS) $(PROGRAMS:%=supervisor/main/%.c) $(BENCHES:%=tests/bench/%.c) tests/guest/rogue-init.c)
+BPF_FILES     := $(BPF_PROGS:%=ebpf/%.bpf.c)
+BPF_STAMPS    := $(BPF_PROGS:%=$(O)/lint/ebpf/%.tidy)
+TIDY_STAMPS   := $(HOST_FILES:%.c=$(O)/lint/%.tidy)
 
 lint: lint-shell lint-includes lint-format lint-cppcheck lint-tidy
 
@@ -195,16 +197,25 @@ fmt:
 
 # memleak: it knows no cleanup attribute. nullPointerOutOfMemory: nor what a check of another value implies.
 lint-cppcheck:
-	$(call msg,CPPCHK,"$(words $(LIB_SRCS) $(PROGRAMS)) files")
+	$(call msg,CPPCHK,"$(words $(HOST_FILES) $(BPF_FILES)) files")
 	@mkdir -p $(O)/cppcheck
 	$(Q)cppcheck --quiet --error-exitcode=1 --enable=warning,portability --inline-suppr --std=c11 -j2 --cppcheck-build-dir=$(O)/cppcheck \
 		--suppress=missingIncludeSystem --suppress=memleak --suppress=nullPointerOutOfMemory --suppress=normalCheckLevelMaxBranches -D_GNU_SOURCE -D__x86_64__ -Isupervisor -Iebpf \
-		$(LIB_SRCS) $(PROGRAMS:%=supervisor/main/%.c)
+		'-DSEC(name)=' '-D__uint(name, value)=int name' '-D__type(name, value)=value name' $(HOST_FILES) $(BPF_FILES)
 
-lint-tidy: $(TIDY_STAMPS)
+lint-tidy: $(TIDY_STAMPS) $(BPF_STAMPS)
 
 $(TIDY_STAMPS): $(O)/lint/%.tidy: $(O)/%.o .clang-tidy
 	$(call msg,TIDY,$*.c)
 	@mkdir -p $(@D)
 	$(Q)clang-tidy --quiet $*.c -- $(CPPFLAGS) -std=gnu17 $(WARNINGS) -Wno-format-nonliteral 2>$@.log || { cat $@.log >&2; exit 1; }
 	@touch $@
+
+$(BPF_STAMPS): $(O)/lint/ebpf/%.tidy: $(O)/bpf/%.o .clang-tidy
+	$(call msg,TIDY,ebpf/$*.bpf.c)
+	@mkdir -p $(@D)
+	$(Q)clang-tidy --quiet ebpf/$*.bpf.c -- -O2 -target bpf $(BPF_WARNINGS) $(BPF_INCLUDES) 2>$@.log || { cat $@.log >&2; exit 1; }
+	@touch $@
+
+# What nothing but lint compiles this way.
+-include $(filter-out $(LIB_OBJS:.o=.d),$(filter $(O)/supervisor/guest/% $(O)/tests/guest/%,$(HOST_FILES:%.c=$(O)/%.d)))

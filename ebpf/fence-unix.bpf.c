@@ -25,7 +25,6 @@ struct bpf_sock_addr_kern {
 } __attribute__((preserve_access_index));
 
 extern void *bpf_cast_to_kern_ctx(void *obj) __ksym;
-extern void *bpf_rdonly_cast(const void *obj, __u32 btf_id) __ksym;
 
 /* Unrolled, so that the name is in the instructions: a map of constants would be another one each time that this is loaded. */
 static __always_inline int is_test(const struct sockaddr_un *to) {

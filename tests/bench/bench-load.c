@@ -229,7 +229,7 @@ static void hold(Client *clients, const Options *o) {
 
 static int load(Client *clients, const Options *o) {
         uint64_t *all, bytes = 0, took;
-        size_t n = 0, started = 0;
+        size_t n = 0, started = 0, middle, high;
         bool failed = false;
 
         for (; started < o->connections; started++)
@@ -250,8 +250,10 @@ static int load(Client *clients, const Options *o) {
                 bytes += clients[i].bytes;
         }
         qsort(all, n, sizeof(*all), compare);
+        middle = n / 2;
+        high = n * 99 / 100;
         (void) printf("{\"requests\": %zu, \"seconds\": %.6f, \"bytes\": %llu, \"p50_us\": %.1f, \"p99_us\": %.1f}\n", n, (double) took / 1e9,
-                      (unsigned long long) bytes, n ? (double) all[n / 2] / 1e3 : 0.0, n ? (double) all[n * 99 / 100] / 1e3 : 0.0);
+                      (unsigned long long) bytes, n ? (double) all[middle] / 1e3 : 0.0, n ? (double) all[high] / 1e3 : 0.0);
         free(all);
         return failed || n == 0;
 }

@@ -100,7 +100,7 @@ static void on_exec(const char *mode, uint32_t stream) {
         if (strcmp(mode, "twice") == 0)
                 send_text(CHANNEL_HELLO, 0, HELLO);
         if (strcmp(mode, "escapes") == 0) {
-                send_text(CHANNEL_STDOUT, stream, "\033[31mred\033]0;title\007\033[2J\x9b" "1m\r\n");
+                send_text(CHANNEL_STDOUT, stream, "\033[31mred\033]0;title\007\033[2J\2331m\r\n");
                 send_text(CHANNEL_STDOUT, stream, "");
                 send_text(CHANNEL_STDERR, stream, "");
                 send_text(CHANNEL_EXIT, stream, "{\"errno\":2,\"error\":\"\\u001b[31mno\"}");
