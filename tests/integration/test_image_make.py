@@ -28,7 +28,7 @@ def tree(tmp_path_factory):
     (["check", "T=typo"], 'no test file has "typo" in its name', ["check", "T=image_make"]),
     (["check-vm", "T=typo"], 'no test file of the virtual machine has "typo" in its name', ["check-vm"]),
     (["soak", "T=typo"], 'no test file of the soak has "typo" in its name', ["soak"]),
-    (["demo", "AGENT=foo"], "AGENT=foo: there are claude pi", ["demo", "AGENT=claude"]),
+    (["demo", "AGENT=foo"], "AGENT=foo: there are claude codex pi", ["demo", "AGENT=claude"]),
     (["demo", "AGENT="], "AGENT=: there are", ["demo"])], ids=lambda value: " ".join(value) if isinstance(value, list) else "")
 def test_refused_before_anything_is_built(tree, wrong, why, right):
     done = subprocess.run(["make", *wrong], cwd=tree, env=EMPTY, capture_output=True, text=True, timeout=60, check=False)

@@ -77,7 +77,7 @@ def test_every_blob_is_what_its_name_says(image):
 
 def test_layers_go_from_what_changes_least_to_what_changes_most(image):
     names = [layer["annotations"]["io.anchorhold.layer"] for layer in image.manifest["layers"]]
-    assert names == ["base", "bootable", "guest", "agent-claude", "agent-pi", "ours"]
+    assert names == ["base", "bootable", "guest", "agent-claude", "agent-codex", "agent-pi", "ours"]
     for name, diff in zip(names, image.config["rootfs"]["diff_ids"], strict=True):
         assert inside('zstd -dc "$1" | sha256sum', image.layer(name)).split()[0].decode() == diff.removeprefix("sha256:")
     # what a changed program costs
