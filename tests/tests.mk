@@ -49,7 +49,7 @@ soak: some-soak-tests image ## by hand: ten power cuts, hosts that hang (T=power
 		/usr/bin/python3 -m pytest -p no:cacheprovider --color=no -q --durations=10 --tb=short $(SOAK_TEST_FILES)
 
 .PHONY: demo
-demo: known-agent kernel image-root templates ## one real agent fixes one real repository in one microVM (AGENT=pi or claude; KEEP=1: the host stays up until Enter)
+demo: known-agent kernel image-root templates ## one real agent fixes one real repository in one microVM (AGENT=pi, claude or codex; KEEP=1: the host stays up until Enter)
 	@env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 TERM="$(TERM)" NO_COLOR="$(NO_COLOR)" CACHE="$(CACHE)" PYTHONDONTWRITEBYTECODE=1 \
 		/usr/bin/python3 tests/demo/demo.py --agent "$(AGENT)" $(if $(KEEP),--keep)
 

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The demo: boots the image, files one work item for a real agent, and shows what came of it.
 
-    demo.py [--agent pi|claude] [--keep]
+    demo.py [--agent pi|claude|codex] [--keep]
 
 Everything on the host's side is what would run against the real provider. The world beside it (tests/world) plays
 the provider, a git server and the DNS, under the real names, in a network namespace without a way out. The host is told
@@ -33,7 +33,10 @@ import world as worlds  # noqa: E402
 BUILD = TOP / "build" / "demo"
 NAME = "demo"
 OWNER = pathlib.Path("/run/anchorhold-demo.lock")
-WORKFLOWS = {"pi": "code-fix", "claude": "code-fix-claude"}
+ANTHROPIC = ("api.anthropic.com", worlds.REAL_KEY, r"sk-ant-api03-[\w-]+")
+OPENAI = ("api.openai.com", worlds.OPENAI_KEY, r"sk-proj-[\w-]+")
+# The workflow, the provider's name, the key that this wants, and the shape of what stands in its place in the guest.
+AGENTS = {"pi": ("code-fix", *ANTHROPIC), "claude": ("code-fix-claude", *ANTHROPIC), "codex": ("code-fix-codex", *OPENAI)}
 TASK = "The test suite of this repository fails. Find the cause, fix it, and commit the fix."
 GIT = "git.example.org:443"
 NEVER = ("paste.example.net", "169.254.169.254")        # what the provider's script has the agent try in vain
@@ -212,7 +215,7 @@ def permissions(host, workflow):
         yield f"egress/{name}.json allow/{i}", f"{rule['name']} port {', '.join(map(str, rule['ports']))}, tls: {rule.get('tls', 'pass')}{more}"
 
 
-def show_reach(host, item, workflow, show):
+def show_reach(host, item, workflow, provider, show):
     title("what the run could reach, by its policy; all else is denied")
     records = json.loads(host.anchorctl("policy", "log", item, "--json=short", user="root").stdout)
     live = [record for record in records if record["event"] == "policy.changed"]
@@ -227,25 +230,26 @@ def show_reach(host, item, workflow, show):
     shown(host, "anchorctl", "policy", "log", item, user="root")
     reached = {record["data"].get("name") for record in records if record["event"] == "egress.allow"}
     denied = {record["data"].get("name") for record in records if record["event"] in DENIALS and record["data"].get("rule")}
-    show.expect(reached == {"api.anthropic.com", GIT.partition(":")[0]},
+    show.expect(reached == {provider, GIT.partition(":")[0]},
                 f"that it reached the provider and the git server alone (it reached {', '.join(sorted(reached)) or 'nothing'})")
     show.expect(denied >= set(NEVER), f"what it tried and was denied (it was denied {', '.join(sorted(denied)) or 'nothing'})")
 
 
-def show_key(world, show):
+def show_key(world, real, shape, show):
     title("the key")
-    keys = {entry["x_api_key"] or entry["authorization"] for entry in world.log("provider")}
+    keys = {entry["x_api_key"] or entry["authorization"].removeprefix("Bearer ") for entry in world.log("provider")}
     for key in keys:
         print(f"the provider received   {str(key)[:32]}…")
-    if show.expect(keys == {worlds.REAL_KEY}, "that the provider received the real key, and no other"):
+    if show.expect(keys == {real}, "that the provider received the real key, and no other"):
         print("which is the real key. What the guest held in its place:")
-    sentinels = {found for entry in world.log("provider") for found in re.findall(r"sk-ant-api03-[\w-]+", json.dumps(entry["body"]))}
+    sentinels = {found for entry in world.log("provider") for found in re.findall(shape, json.dumps(entry["body"]))}
     for sentinel in sentinels:
         print(f"the sentinel            {sentinel[:32]}…")
-    show.expect(sentinels and worlds.REAL_KEY not in sentinels, "the sentinel that the guest saw in place of the key")
+    show.expect(sentinels and real not in sentinels, "the sentinel that the guest saw in place of the key")
 
 
-def show_all(host, world, workflow, show):
+def show_all(host, world, agent, show):
+    workflow, provider, real, shape = AGENTS[agent]
     shown_item = show_run(host, workflow, show)
     if shown_item:
         item = shown_item["id"]
@@ -253,10 +257,10 @@ def show_all(host, world, workflow, show):
         show_time(events, show)
         show_tests(events, show)
         show_change(host, item, show)
-        show_reach(host, item, workflow, show)
+        show_reach(host, item, workflow, provider, show)
         title("the record: every step above, hash-chained")
         show.expect(shown(host, "anchorctl", "audit", "verify", user="root") == 0, "an audit log that verifies")
-        show_key(world, show)
+        show_key(world, real, shape, show)
     title("done" if not show.missing else "done, and NOT everything is as it should be")
     for what in show.missing:
         print(f"! {what}")
@@ -299,8 +303,9 @@ def run_demo(agent, keep):
         world.start()
         title("boot the image")
         host = hosting.start_in_world(NAME, world, repository)
+        host.seal_credential("openai", worlds.OPENAI_KEY)
         show_host(host, show)
-        show_all(host, world, WORKFLOWS[agent], show)
+        show_all(host, world, agent, show)
         if keep:
             await_enter()
     finally:
@@ -313,7 +318,7 @@ def run_demo(agent, keep):
 
 def main():
     parser = argparse.ArgumentParser(description="one coding run, end to end")
-    parser.add_argument("--agent", choices=sorted(WORKFLOWS), default=os.environ.get("AGENT") or "pi")
+    parser.add_argument("--agent", choices=sorted(AGENTS), default=os.environ.get("AGENT") or "pi")
     parser.add_argument("--keep", action="store_true", help="leave the host running until Enter is pressed")
     arguments = parser.parse_args()
 

@@ -3,10 +3,12 @@
 
 import json
 
+import world as world_module
+
 
 def seal_openai(host):
     """The second provider's key, once a boot."""
-    host.seal_credential_once("openai", "sk-proj-REALKEYREALKEYREALKEYREALKEYREALKEYREALKEY")
+    host.seal_credential_once("openai", world_module.OPENAI_KEY)
 
 
 def records(host, event, **fields):

@@ -30,7 +30,7 @@ def test_the_host_is_told_of_resolver_ca_and_network_alone(tmp_path):
     assert files == {"anchorhold/host.json", "anchorhold/upstream-ca.d/world.pem", "sysusers.d/test-users.conf"}
     assert json.loads((etc / "anchorhold/host.json").read_text()) == {"resolvers": ["203.0.113.53"], "networks": ["203.0.113.0/24", "2001:db8:113::/64"]}
     # the control: the tests tell theirs more, by the same function
-    etc = hosting.make_world_etc(there, [hosting.egress_with_git()], {"accel": "tcg"}, hosting.USERS)
+    etc = hosting.make_world_etc(there, [hosting.egress_with_git("anthropic")], {"accel": "tcg"}, hosting.USERS)
     assert (etc / "anchorhold/policy/egress/anthropic.json").exists() and json.loads((etc / "anchorhold/host.json").read_text())["accel"] == "tcg"
 
 
@@ -113,7 +113,7 @@ class Stub:
 def show_all(**other):
     stub, show = Stub({**copy.deepcopy(GOOD), **other}), demo.Shown()
     demo.show_host(stub, show)
-    demo.show_all(stub, stub, "code-fix", show)
+    demo.show_all(stub, stub, "pi", show)
     return show
 
 

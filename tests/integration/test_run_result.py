@@ -6,7 +6,9 @@ import subprocess
 
 import provider
 import pytest
+import world as world_module
 from host import REPOSITORY
+from metering import records, seal_openai
 from waiting import wait_for
 
 UUID = re.compile(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
@@ -20,6 +22,12 @@ def run_agent(host, workflow, task, check=True):
                           check=check, timeout=600)
     done.item = host.show(next(item["id"] for item in host.items() if item["id"] not in before))
     return done
+
+
+def added_lines(host, item):
+    """What the item's result adds, without indentation."""
+    diff = host.anchorctl("result", item, "--diff").stdout
+    return [line.strip("+ ") for line in diff.splitlines() if line.startswith("+") and not line.startswith("+++")]
 
 
 def files_of(host, item):
@@ -61,9 +69,7 @@ def test_a_fix_ends_in_review(host, fixed, repository, tmp_path):
 
 
 def test_the_diff_is_the_change(host, fixed):
-    diff = host.anchorctl("result", fixed.item["id"], "--diff").stdout
-    added = [line for line in diff.splitlines() if line.startswith("+") and not line.startswith("+++")]
-    assert [line.strip("+ ") for line in added] == ["return put(r, c);"]
+    assert added_lines(host, fixed.item["id"]) == ["return put(r, c);"]
 
 
 def test_cost_and_control_host(host, fixed, world):
@@ -153,7 +159,25 @@ def test_no_commit_is_no_result(host):
     assert "in_review" not in [change["to"] for change in done.item["history"]]
 
 
-def test_claude_code(host):
-    """The same with another agent: nothing about an agent is in the supervisor, only in its harness file."""
-    done = run_agent(host, "fix-once-claude", TASK)
-    assert done.returncode == 0 and done.item["state"] == "in_review" and done.item["agent"] == "claude"
+# Where each asks its provider, and the key that this wants.
+OTHERS = {"claude": ("/v1/messages", world_module.REAL_KEY), "codex": ("/v1/responses", world_module.OPENAI_KEY)}
+
+
+@pytest.mark.parametrize("agent", OTHERS)
+def test_another_agent(host, world, agent):
+    """The same with another agent: nothing about an agent is in the supervisor, only in its harness file. Each of its calls is counted with the
+    tokens that the provider said, and carried the real key of that provider."""
+    path, key = OTHERS[agent]
+    seal_openai(host)
+    world.forget_logs()
+    done = run_agent(host, f"fix-once-{agent}", TASK)
+    item = done.item
+    assert done.returncode == 0 and item["state"] == "in_review" and item["agent"] == agent
+    assert added_lines(host, item["id"]) == ["return put(r, c);"]
+    asked = [entry for entry in world.log("provider") if entry["method"] == "POST"]
+    assert {entry["path"].split("?")[0] for entry in asked} == {path}
+    assert {entry["x_api_key"] or entry["authorization"].removeprefix("Bearer ") for entry in asked} == {key}
+    calls = records(host, "model.call", run=item["runs"][0]["id"])
+    assert len(calls) == len(asked) == sum(used["calls"] for used in item["usage"]) >= 8
+    assert all(call["status"] == 200 and call["input_tokens"] > 0 and call["output_tokens"] > 0 and not call["estimated"] for call in calls)
+    assert item["cost_microusd"] == sum(call["cost_microusd"] for call in calls) > 0

@@ -147,6 +147,7 @@ static void test_check_templates(void **state) {
         assert_int_equal(CTL("policy", "check", root), CTL_OK); /* files of policy alone: nothing is known of templates */
         (void) put("usr/lib/anchorhold/templates/base/manifest.json", "{}");
         (void) put("usr/lib/anchorhold/templates/base/agents/pi.erofs", "");
+        (void) put("usr/lib/anchorhold/templates/base/agents/codex.erofs", "");
         assert_int_equal(CTL("policy", "check", root), CTL_FAILED);
         assert_has(out, "code-fix-claude.json:");
         assert_has(out, ": /template: template base has no image of agent claude, which harness claude takes");

@@ -51,9 +51,9 @@ static void test_vendor(void **state) {
         assert_string_equal(c->provider, "anthropic");
         assert_int_equal(c->length, 108);
 
-        assert_int_equal(policy_list(t->policy, "workflows", &names), 3);
+        assert_int_equal(policy_list(t->policy, "workflows", &names), 4);
         assert_string_equal(names[0], "code-fix");
-        assert_string_equal(names[2], "exec");
+        assert_string_equal(names[3], "exec");
         assert_int_equal(policy_list(t->policy, "nothing", &names), 0);
 
         assert_non_null(policy_authority(t->policy));

@@ -252,11 +252,11 @@ def make_etc(etc, config, policies=()):
     return etc
 
 
-def egress_with_git():
-    """The vendor's egress policy, and one rule of the operator's own: the site's git server."""
-    policy = json.loads((TOP / "policy/egress/anthropic.json").read_text())
+def egress_with_git(name):
+    """One of the vendor's egress policies, and one rule of the operator's own: the site's git server."""
+    policy = json.loads((TOP / f"policy/egress/{name}.json").read_text())
     policy["allow"].append({"name": "git.example.org", "ports": [443], "tls": "pass"})
-    return ("egress", "anthropic", policy)
+    return ("egress", name, policy)
 
 
 def load_policies(folder):
@@ -293,7 +293,8 @@ def start_in_world(name, world, repository=None, **more):
 def start_for_tests(name, world, policies, repository=None):
     """The same for tests and bench: what they submit may reach the world's git server, a second user is there, and nobody waits for the probe of KVM,
     which has tests of its own."""
-    return start_in_world(name, world, repository, policies=[egress_with_git(), *policies], settings={"accel": "tcg", "max_runs": 3}, users=USERS)
+    return start_in_world(name, world, repository, policies=[egress_with_git("anthropic"), egress_with_git("openai"), *policies],
+                          settings={"accel": "tcg", "max_runs": 3}, users=USERS)
 
 
 def make_repository(path):
