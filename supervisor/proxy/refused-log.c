@@ -38,6 +38,7 @@ struct RefusedLog {
         Entry entries[REFUSED_LOG_KINDS + REASONS];
         Entry *told;            /* borrowed; of the call that is under way … */
         uint64_t n_told;        /* … and how many of it that tells of */
+        size_t next;            /* where the search for the next one begins: what comes without an end keeps no other from its turn */
 };
 
 static void entry_done(Entry *e) {
@@ -89,8 +90,11 @@ static int call(RefusedLog *l, const Entry *e, uint64_t n) {
 }
 
 static void tell_next(RefusedLog *l) {
+        const size_t first = l->next;
+
         for (size_t i = 0; !l->told && i < ELEMENTSOF(l->entries); i++) {
-                Entry *e = &l->entries[i];
+                size_t at = (first + i) % ELEMENTSOF(l->entries);
+                Entry *e = &l->entries[at];
                 uint64_t n = next_count(e);
 
                 if (!e->due)
@@ -100,6 +104,7 @@ static void tell_next(RefusedLog *l) {
                         continue;
                 l->told = e;
                 l->n_told = n;
+                l->next = at + 1;
                 e->count -= n;
         }
 }

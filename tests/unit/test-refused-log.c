@@ -6,6 +6,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 #include <sys/wait.h>
 
 #include <cmocka.h>
@@ -24,7 +25,12 @@ typedef struct World {
         const char *refuses; /* with this error */
         uint64_t n_told, n_calls;
         char last[512];
+        bool floods, heard_other; /* one more of a kind whenever that is told; and a timeout was told */
 } World;
+
+static void add(World *w, const char *reason, const char *name, uint16_t port) {
+        refused_log_add(w->log, &(RefusedKind) { .event = "connection", .reason = reason, .name = name, .port = port }, true);
+}
 
 static int on_refused(IpcCall *call, json_t *params, void *userdata) {
         _cleanup_free_ char *text = json_canonical(params);
@@ -35,6 +41,9 @@ static int on_refused(IpcCall *call, json_t *params, void *userdata) {
                 return ipc_call_refuse(call, w->refuses, "no");
         (void) snprintf(w->last, sizeof(w->last), "%s", text);
         w->n_told += (uint64_t) json_integer_value(json_object_get(params, "count"));
+        w->heard_other = w->heard_other || strcmp(json_string_value(json_object_get(params, "reason")), "timeout") == 0;
+        if (w->floods)
+                add(w, "malformed", "", 0);
         return ipc_call_reply(call, NULL);
 }
 
@@ -63,10 +72,6 @@ static int tear_down(void **state) {
         sd_event_unref(w->event);
         free(w);
         return 0;
-}
-
-static void add(World *w, const char *reason, const char *name, uint16_t port) {
-        refused_log_add(w->log, &(RefusedKind) { .event = "connection", .reason = reason, .name = name, .port = port }, true);
 }
 
 static void test_told(void **state) {
@@ -123,6 +128,18 @@ static void test_many(void **state) {
         assert_int_equal(w->n_calls, REFUSED_LOG_KINDS + 2);
 }
 
+/* One kind that never ends does not keep the others from the log. */
+static void test_turns(void **state) {
+        World *w = *state;
+
+        w->floods = true;
+        add(w, "malformed", "", 0);
+        add(w, "timeout", "a.example.org", 80);
+        UNTIL(w->event, w->heard_other || w->n_calls > 20);
+        assert_true(w->heard_other);
+        w->floods = false;
+}
+
 /* egressd in a process of its own; its exit status is what it was told. */
 static pid_t serve_apart(unsigned until) {
         int fd = own_world_listen(EGRESS);
@@ -176,6 +193,7 @@ int main(void) {
                 cmocka_unit_test_setup_teardown(test_told, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_again, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_many, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_turns, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_last, set_up, tear_down),
         };
 
