@@ -160,7 +160,7 @@ int egress_grant_add_request(EgressGrant *g, const char *method, const char *pat
 int egress_grant_add_stream(EgressGrant *g, uint64_t number, const char *method, const char *path, const uint64_t *open, size_t n_open);
 void egress_grant_remove_stream(EgressGrant *g, EgressStream *stream);
 EgressGrant *egress_run_find_grant(EgressRun *run, uint64_t id, uint64_t cgroup);
-/* The number of the latest grant of all runs: the next one has a greater one, also after a restart. 0: there was none. */
+/* The number of the latest grant of all runs: the next one has a greater one, also after a restart (of this version). 0: there was none. */
 uint64_t egress_state_latest_grant(const EgressState *s);
 /* Forgets it; the map is the caller's business. */
 void egress_run_remove_grant(EgressState *s, EgressGrant *grant);

@@ -77,9 +77,11 @@ static bool notify(Watcher *w, json_t *params) {
         return false;
 }
 
-/* What there is, for one who was not told of what there is no more. */
+/* What there is, for one who was not told of what there is no more. A run that is not registered has none, whatever the number: a database that another version
+ * left is begun anew, and so are its numbers. */
 static json_t *list_grants(const Egressd *e, const Peer *peer) {
         EgressRun *run = egress_state_find(e->state, peer->run);
+        json_int_t latest = run ? (json_int_t) egress_state_latest_grant(e->state) : INT64_MAX;
         json_t *list = json_array();
 
         for (const EgressGrant *g = run ? run->grants : NULL; g; g = g->next)
@@ -87,7 +89,7 @@ static json_t *list_grants(const Egressd *e, const Peer *peer) {
                         json_decref(list);
                         return NULL;
                 }
-        return json_pack("{s:o, s:I}", "grants", list, "latest", (json_int_t) egress_state_latest_grant(e->state));
+        return json_pack("{s:o, s:I}", "grants", list, "latest", latest);
 }
 
 int egressd_watch(Egressd *e, IpcCall *call) {
