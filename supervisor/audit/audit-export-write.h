@@ -19,7 +19,7 @@ typedef struct AuditExportOptions {
 
 enum {
         _AUDIT_EXPORT_E_SUCCESS,
-        AUDIT_EXPORT_E_EMPTY,    /* there is no record to read; nothing is written */
+        AUDIT_EXPORT_E_EMPTY,    /* there is no good record to read: if there are bad ones they are written, and not closed */
         AUDIT_EXPORT_E_CUT,      /* the journal lacks records that auditd had read back: what it has is written, and not closed */
 };
 

@@ -6,7 +6,8 @@
  *
  * The worst case: input, twice what the body's bytes are worth by the provider's estimate; output, what the request allows, times the number of
  * answers that it asks for; both at the model's price. It is reserved when everything else is decided, and settled by the report of the call: by what its answer
- * says; what no answer has said counts as reserved, since a text that can be seen is not all that a model may have written. A call that does not fit is made smaller, where policy says so, or is made the last one, or refused in the provider's own form.
+ * says; what no answer has said counts as reserved, since a text that can be seen is not all that a model may have written. A call that does not fit
+ * is made smaller, where policy says so, or is made the last one, or refused in the provider's own form.
  * Of the body only the digits of that one number change.
  */
 

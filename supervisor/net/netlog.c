@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 
 /*
- * anchor-netlog@RUN: what the guest tried and nftables rejected, or dropped since it came under another's address or is not IPv4, goes into the audit log while the run lasts.
+ * anchor-netlog@RUN: what the guest tried and nftables rejected, or dropped since it came under another's address or is not IPv4, goes into
+ * the audit log while the run lasts.
  *
  * The rule that logs has a limit, and the kernel's buffer another: what is not delivered shows as a gap in the numbers and is
  * recorded as lost. The first packet to a destination is a record at once, those after it one for ten seconds; 32 destinations in that
@@ -11,8 +12,9 @@
  * group of their own with limit, numbers and records of their own, and of frames that are not IPv4.
  *
  * A record is kept until auditd has it, and sent again every half second while it does not (audit/tellings.c); meanwhile no further one is begun, and packets are
- * only counted. What auditd will never take as it is, is counted with the others, without its words. If this process is killed, the next one finds how many packets are in the log (netlog-recorded.c) and how many the kernel has logged, and records the
- * difference as lost. (A record that was under way at that moment may be counted twice; none is missing.)
+ * only counted. What auditd will never take as it is, is counted with the others, without its words. If this process is killed, the next one finds how many
+ * packets are in the log (netlog-recorded.c) and how many the kernel has logged, and records the difference as lost. (A record that was under way at that moment
+ * may be counted twice; none is missing.)
  *
  * To join an nflog group takes CAP_NET_ADMIN; the packets are the guest's. So the groups are joined first, then every capability is
  * given up for good, and only then a byte is read. What is left to whoever takes this process over: a netlink socket in a

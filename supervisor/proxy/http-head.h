@@ -27,7 +27,7 @@ typedef struct HttpRequest {
         const char *method;  /* "GET" */
         const char *target;  /* as in the request line */
         const char *host;    /* the Host header; NULL if there is none */
-        bool second_path;    /* a field names one more (agreement.h) */
+        bool second_path;    /* a field names one more (egress/agreement-api.h) */
         bool upgrade;        /* asks to go on in another protocol, or is a CONNECT */
         uint8_t minor;       /* of HTTP/1.x */
 } HttpRequest;

@@ -70,7 +70,7 @@ static int find_app(Secretd *d, IpcCall *call, const char *name, RunSecrets **re
 }
 
 /* Has that run all the tokens of that credential that it may have, and so many more? */
-static bool has_share(const Secretd *d, const RunSecrets *s, const char *name, size_t more) {
+static bool has_used_share(const Secretd *d, const RunSecrets *s, const char *name, size_t more) {
         return token_list_count(d->tokens, s->run, name, time_realtime()) >= TOKENS_SHARE_MAX + more;
 }
 
@@ -123,7 +123,7 @@ int secretd_on_mint(IpcCall *call, json_t *params, void *userdata) {
         r = find_app(d, call, name, &s, &app);
         if (r <= 0)
                 return r;
-        if (has_share(d, s, name, 0))
+        if (has_used_share(d, s, name, 0))
                 return refuse_share(call, s, name);
         key = credential_store_find(d->credentials, name);
         if (!key)
@@ -256,7 +256,7 @@ int secretd_on_minted(IpcCall *call, json_t *params, void *userdata) {
         if (r < 0)
                 return r;
         same = find_same(d, s->run, secret);
-        if (!same && has_share(d, s, name, TOKENS_SHARE_ASKED))
+        if (!same && has_used_share(d, s, name, TOKENS_SHARE_ASKED))
                 return refuse_share(call, s, name);
         if (same) /* told again, by an inject that did not get the answer */
                 memcpy(t->id, same->id, sizeof(t->id));
