@@ -68,7 +68,7 @@ def built(tree, tmp_path_factory):
 
 
 def make(folder, target):
-    return subprocess.run(["make", target], cwd=folder, env=EMPTY, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(["make", target], cwd=folder, env={**EMPTY, "CACHE": folder / "cache"}, capture_output=True, text=True, timeout=60, check=False)
 
 
 @pytest.mark.parametrize("name", ["buildroot", "rootfs", "template-base"])
