@@ -21,6 +21,7 @@ LIB_SRCS += \
 	supervisor/net/run-link-describe.c \
 	supervisor/net/run-link.c \
 	supervisor/net/run-net.c \
+	supervisor/net/run-ruleset-load.c \
 	supervisor/net/run-ruleset-read.c \
 	supervisor/net/run-ruleset.c \
 	supervisor/net/strict.c \

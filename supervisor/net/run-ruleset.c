@@ -70,9 +70,7 @@
 #include <net/if.h>
 #include <netinet/ip.h>
 #include <string.h>
-#include <unistd.h>
 
-#include "net/netlink.h"
 #include "net/nft-batch.h"
 #include "net/nft-rule.h"
 #include "net/run-ruleset.h"
@@ -84,7 +82,6 @@
 #define LOG_PREFIX "anchorhold denied: "
 #define SOURCE_LOG_PREFIX "anchorhold forged source: "
 #define FRAME_LOG_PREFIX "anchorhold not IPv4: "
-#define IPV6_SETTINGS "/proc/sys/net/ipv6/conf/all" /* of the namespace; there unless the kernel is without IPv6 as a whole */
 
 /* as nft(8) knows inet_proto . ipv4_addr . inet_service: six bits a type */
 #define DENIED_KEY_TYPE ((12U << 12) | (7U << 6) | 13U)
@@ -406,34 +403,4 @@ int run_ruleset_build(void *buffer, size_t size, bool answer_frames, unsigned *r
 
         *ret_n_acks = b.n_acks;
         return (int) b.used;
-}
-
-static int load(bool answer_frames) {
-        _cleanup_(netlink_closep) struct mnl_socket *nl = NULL;
-        _cleanup_free_ char *buffer = NULL;
-        unsigned n_acks;
-        int size, r;
-
-        buffer = malloc(RUN_RULESET_SIZE);
-        if (!buffer)
-                return -ENOMEM;
-
-        size = run_ruleset_build(buffer, RUN_RULESET_SIZE, answer_frames, &n_acks);
-        if (size < 0)
-                return size;
-
-        r = netlink_open(&nl, NETLINK_NETFILTER);
-        if (r < 0)
-                return r;
-
-        return netlink_talk(nl, buffer, (size_t) size, n_acks);
-}
-
-int run_ruleset_load(void) {
-        int r = -ENOENT;
-
-        if (access(IPV6_SETTINGS, F_OK) >= 0)
-                r = load(true);
-        /* that there is no such expression; if it is another one, the second time fails as well */
-        return r == -ENOENT ? load(false) : r;
 }
