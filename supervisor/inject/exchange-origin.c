@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 
-/* From a request that was judged to a verified connection that may carry it. */
+/* From a request that was judged to a verified connection that may carry it, and what becomes of that between two requests. */
 
 #include <errno.h>
 #include <string.h>
@@ -34,6 +34,37 @@ void exchange_drop_origin(Exchange *x) {
         x->grant = 0;
         x->covered = false;
         x->opened_usec = x->idle_usec = x->bytes_in = x->bytes_out = 0;
+}
+
+/* ---- between two requests ---- */
+
+/* Between two requests the connection to the origin goes first, whoever ends it. The guest's stays as long as it may, from
+ * when both began to wait. */
+static void outlast_origin(Exchange *x) {
+        uint64_t waited = time_boottime() - x->idle_usec;
+
+        exchange_drop_origin(x);
+        exchange_set_phase(x, PHASE_HEAD, waited < GUEST_IDLE_USEC ? GUEST_IDLE_USEC - waited : 0);
+}
+
+void exchange_check_idle_origin(Exchange *x) {
+        uint8_t byte;
+
+        if (!x->origin || tls_stream_read(x->origin, &byte, 1) == -EAGAIN)
+                return;
+        if (x->fresh) /* the guest's first request is awaited, as if there had been none */
+                exchange_drop_origin(x);
+        else
+                outlast_origin(x);
+}
+
+/* The origin's connection has half of the memory, and a grant. One that was opened for the guest's handshake and has carried
+ * nothing ends with the guest's. */
+int exchange_idle_tick(Exchange *x) {
+        if (!x->origin || x->fresh)
+                return -ETIMEDOUT;
+        outlast_origin(x);
+        return 0;
 }
 
 /* ---- TCP and TLS ---- */

@@ -101,6 +101,10 @@ int exchange_secure_step(Exchange *x);
 /* The connection to the origin carries what x->carried says from now on: so do the sessions of TLS that it gives. */
 int exchange_settle_sessions(Exchange *x);
 void exchange_drop_origin(Exchange *x);
+/* Between requests an origin has nothing to say: whatever it does ends that connection. */
+void exchange_check_idle_origin(Exchange *x);
+/* A connection has waited for its next request for as long as it may: negative errno, or only the one to the origin is over. */
+int exchange_idle_tick(Exchange *x);
 
 /* exchange-relay.c */
 int exchange_begin_relay(Exchange *x);

@@ -39,7 +39,8 @@ static Exchange *exchange_free(Exchange *x) {
         if (!x)
                 return NULL;
 
-        request_done(&x->request);
+        if (x->request.context) /* else there was no memory to begin with */
+                request_done(&x->request);
         h2_pair_free(x->pair);
         exchange_drop_origin(x);
         x->guest = tls_stream_free(x->guest);
@@ -235,34 +236,13 @@ static int hold_step(Exchange *x) {
         return x->guest_ended ? -ECONNRESET : got;
 }
 
-/* Between two requests the connection to the origin goes first, whoever ends it. The guest's stays as long as it may, from
- * when both began to wait. */
-static void outlast_origin(Exchange *x) {
-        uint64_t waited = time_boottime() - x->idle_usec;
-
-        exchange_drop_origin(x);
-        exchange_set_phase(x, PHASE_HEAD, waited < GUEST_IDLE_USEC ? GUEST_IDLE_USEC - waited : 0);
-}
-
-/* Between requests an origin has nothing to say: whatever it does ends that connection. */
-static void check_idle_origin(Exchange *x) {
-        uint8_t byte;
-
-        if (!x->origin || tls_stream_read(x->origin, &byte, 1) == -EAGAIN)
-                return;
-        if (x->fresh) /* the guest's first request is awaited, as if there had been none */
-                exchange_drop_origin(x);
-        else
-                outlast_origin(x);
-}
-
 static int head_step(Exchange *x) {
         const uint8_t *body;
         size_t used, body_size;
         HttpEvent event = HTTP_EVENT_MORE;
         int r;
 
-        check_idle_origin(x);
+        exchange_check_idle_origin(x);
         r = exchange_read_guest(x);
         if (r < 0)
                 return r;
@@ -283,7 +263,7 @@ static int head_step(Exchange *x) {
         if (event == HTTP_EVENT_HEAD) {
                 if (x->origin) /* its end may have come in this very turn of the loop */
                         tls_stream_look(x->origin);
-                check_idle_origin(x);
+                exchange_check_idle_origin(x);
                 return judge_request(x);
         }
         return x->guest_ended ? -ESHUTDOWN : r;
@@ -472,15 +452,6 @@ static int exchange_on_again(sd_event_source *s, void *userdata) {
         return 0;
 }
 
-/* The origin's connection has half of the memory, and a grant. One that was opened for the guest's handshake and has carried
- * nothing ends with the guest's. */
-static int idle_tick(Exchange *x) {
-        if (!x->origin || x->fresh)
-                return -ETIMEDOUT;
-        outlast_origin(x);
-        return 0;
-}
-
 static int exchange_on_deadline(sd_event_source *s, uint64_t usec, void *userdata) {
         Exchange *x = userdata;
         int r;
@@ -503,7 +474,7 @@ static int exchange_on_deadline(sd_event_source *s, uint64_t usec, void *userdat
                 r = exchange_h2_tick(x);
                 break;
         case PHASE_HEAD:
-                r = idle_tick(x);
+                r = exchange_idle_tick(x);
                 break;
         default:
                 r = -ETIMEDOUT;
