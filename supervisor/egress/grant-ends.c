@@ -66,12 +66,6 @@ static int ends_on_again(sd_event_source *s, uint64_t usec, void *userdata) {
         return 0;
 }
 
-/* Will it be taken another time? What egressd does not understand, or from us, will not. */
-static bool is_passing(const char *error) {
-        return strcmp(error, "io.anchorhold.Disconnected") == 0 || strcmp(error, "io.anchorhold.Timeout") == 0 ||
-               strcmp(error, EGRESS_INTERFACE ".Unavailable") == 0;
-}
-
 static void ends_on_told(IpcClient *c, const char *error, json_t *params, bool more, void *userdata) {
         GrantEnd *end = userdata;
         GrantEnds *e = end->ends;
@@ -80,7 +74,7 @@ static void ends_on_told(IpcClient *c, const char *error, json_t *params, bool m
                 if (e->under_way[i] == end)
                         e->under_way[i] = NULL;
 
-        if (error && is_passing(error)) {
+        if (error && ipc_error_is_passing(error)) {
                 if (!e->missed)
                         log_notice("egressd does not hear of connections that are over (%s): it is told again", error);
                 e->missed = true;
@@ -169,7 +163,7 @@ void grant_ends_tell_last(GrantEnds *e, uint64_t until_usec) {
                 _cleanup_free_ char *error = NULL;
 
                 r = ipc_client_call(client, EGRESS_INTERFACE ".Done", end_params(e->first), NULL, 0, until_usec - now, NULL, &error, NULL, 0);
-                if (r == -EREMOTEIO && error && !is_passing(error)) {
+                if (r == -EREMOTEIO && error && !ipc_error_is_passing(error)) {
                         log_warning("grant %lld cannot be given back: %s", (long long) e->first->grant, error);
                         r = 0; /* nor could it another time */
                 }
