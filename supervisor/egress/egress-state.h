@@ -47,6 +47,7 @@ typedef struct EgressGrant {
         EgressStream *streams;     /* owned; the requests that may be under way on it, as they were asked about */
         bool carries_streams;      /* its owner can end one of them alone */
         bool unlisted;             /* there may be others: its owner was told not to ask about each, they were too many, or an earlier life was asked */
+        bool second_path;          /* one of them may be about a path that nobody knows here */
         Address addresses[GRANT_ADDRESSES_MAX];
         size_t n_addresses;
         uint64_t fence[GRANT_ADDRESSES_MAX]; /* ids in the map, at most one for each address */

@@ -24,7 +24,8 @@
 #include "util/log.h"
 
 static int deny(Egressd *e, EgressRun *run, IpcCall *call, const Question *question, const Verdict *v) {
-        const char *name = v->name[0] ? v->name : question->name ?: question->address;
+        const char *name = v->name[0] ? v->name : question->name ?
+                                                                 : question->address;
 
         egressd_deny(e, run, ipc_call_peer(call), "egress.deny", v->rule, name, (uint16_t) question->port, v->reason, v->detail);
         return egressd_answer(call, NULL, "deny", v->reason, v->rule, v->name, NULL, 0, false, NULL, NULL);
@@ -98,6 +99,7 @@ static int connect_within(Egressd *e, EgressRun *run, IpcCall *call, const Quest
         }
         if (r < 0)
                 return r;
+        g->second_path = g->second_path || question->second_path;
         return request_begin_recorded(e, run, call, question, v, "pass");
 }
 

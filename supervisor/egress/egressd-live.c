@@ -132,8 +132,10 @@ static bool allows(const EgressRun *run, const EgressGrant *g, const char *metho
 /* The connection, with all that may be under way on it and cannot be ended alone. */
 static bool is_still_allowed(const EgressRun *run, const EgressGrant *g) {
 
-        /* requests that are not known cannot be weighed */
+        /* requests and paths that are not known cannot be weighed */
         if (g->unlisted && egress_policy_weighs_requests(run->policy, g->name, g->port))
+                return false;
+        if (g->second_path && egress_policy_weighs_paths(run->policy, g->name, g->port))
                 return false;
         if (g->carries_streams || !g->streams)
                 return allows(run, g, NULL, NULL);

@@ -37,6 +37,7 @@ struct EgressRequest {
         uint64_t grant_id;
         json_t *addresses;    /* ref */
         json_t *refused;      /* ref: address → why it may not be connected to */
+        bool second_path;     /* what was asked names another path as well */
         bool look;            /* nothing is to be granted */
         bool recording;       /* the audit log will call back: this object must live until then */
         bool cancelled;
@@ -123,6 +124,7 @@ static int request_new(EgressRequest **ret, Egressd *e, EgressRun *run, IpcCall 
                 .port = (uint16_t) question->port,
                 .protocol = protocol_to_text(v->decision.protocol),
                 .verdict = "pass",
+                .second_path = question->second_path,
         };
         strcpy(q->name, v->name);
         q->rule = strdup(v->rule);
@@ -167,7 +169,7 @@ void egressd_requests_done(Egressd *e) {
 }
 
 int egressd_answer(IpcCall *call, const EgressRun *run, const char *verdict, const char *reason, const char *rule, const char *name, const char *protocol,
-                  uint64_t grant, bool covers, json_t *addresses, const char *git) {
+                   uint64_t grant, bool covers, json_t *addresses, const char *git) {
         json_t *params = json_pack("{s:s, s:s, s:s, s:s, s:s*, s:O*, s:o*, s:s*, s:s*}", "verdict", verdict, "reason", reason, "rule", rule, "name", name,
                                    "protocol", protocol, "addresses", addresses, "git", git ? json_loads(git, 0, NULL) : NULL,
                                    "workflow", run ? run->workflow : NULL, "stage", run ? run->stage : NULL);
@@ -320,6 +322,7 @@ static int request_reserve(EgressRequest *q, const Address *addresses, size_t n)
                 return r;
         q->grant_id = g->id;
         g->unlisted = q->path && !q->asked_path;
+        g->second_path = q->second_path;
         r = egressd_note_request(g, peer, q->asked_method, q->asked_path);
         if (r < 0)
                 request_take_back(q);
@@ -476,6 +479,8 @@ static void request_weigh_anew(EgressRequest *q) {
                 q->overruled = d.reason;
         else if (q->path && !q->asked_path)
                 q->overruled = "unavailable"; /* it cannot be weighed */
+        else if (q->second_path && egress_policy_weighs_paths(q->run->policy, q->name, q->port))
+                q->overruled = "second-path"; /* nor can this */
         else if ((d.verdict == EGRESS_INSPECT) != inspect)
                 q->overruled = "no-rule";
 }

@@ -35,7 +35,8 @@ static void ask(IpcClient *c, Reply *reply, const char *method, json_t *params) 
 /* What the file says from now on: one rule more. */
 static void write_policy(const char *name) {
         _cleanup_free_ char *text = text_format("{\"allow\": [{\"name\": \"*.example.org\", \"ports\": [443], \"tls\": \"pass\"},"
-                                                " {\"name\": \"%s\", \"ports\": [443], \"tls\": \"pass\"}], \"deny\": []}", name);
+                                                " {\"name\": \"%s\", \"ports\": [443], \"tls\": \"pass\"}], \"deny\": []}",
+                                                name);
         Tree image = {};
 
         tree_put(&image, "usr/lib/anchorhold/policy/egress/net.json", text);
@@ -169,7 +170,8 @@ static void test_ended(void **state) {
 static void put_keyed(const char *allow, const char *place) {
         _cleanup_free_ char *egress = text_format("{\"allow\": [{\"name\": \"login.example.org\", \"ports\": [443], \"methods\": [\"POST\"], \"paths\": [\"/login\"]}%s]}", allow);
         _cleanup_free_ char *credential = text_format("{\"sentinel\": {\"alphabet\": \"hex\", \"length\": 40}, \"hosts\": [\"login.example.org\"], \"ports\": [443, 8443],"
-                                                      " \"places\": [%s]}", place);
+                                                      " \"places\": [%s]}",
+                                                      place);
         Tree image = {};
 
         tree_put(&image, "usr/lib/anchorhold/policy/egress/keyed.json", egress);
@@ -305,9 +307,14 @@ static void test_bounds_of_a_reload(void **state) {
 
 #define CLEAR "good.example.org"
 
+static json_t *clear_params(const char *name, const char *path, bool second_path) {
+        return json_pack("{s:s, s:i, s:s, s:s, s:s, s:s, s:b}", "name", name, "port", 80, "protocol", "http", "host", name, "method", "GET", "path", path, "second_path",
+                         second_path);
+}
+
 /* As a proxy asks: about the first request on a connection, or about a further one, which may come before the answer to those before it. Its grant. */
-static json_int_t ask_in_the_clear(World *w, const char *path, json_int_t within) {
-        json_t *params = json_pack("{s:s, s:i, s:s, s:s, s:s, s:s}", "name", CLEAR, "port", 80, "protocol", "http", "host", CLEAR, "method", "GET", "path", path);
+static json_int_t ask_in_the_clear_of(World *w, const char *path, bool second_path, json_int_t within) {
+        json_t *params = clear_params(CLEAR, path, second_path);
 
         if (within > 0)
                 assert_int_equal(json_object_set_new(params, "within", json_integer(within)), 0);
@@ -315,6 +322,10 @@ static json_int_t ask_in_the_clear(World *w, const char *path, json_int_t within
         assert_null(w->error);
         assert_string_equal(get(w, "verdict"), "pass");
         return within > 0 ? within : json_integer_value(json_object_get(w->answer, "grant"));
+}
+
+static json_int_t ask_in_the_clear(World *w, const char *path, json_int_t within) {
+        return ask_in_the_clear_of(w, path, false, within);
 }
 
 static void begin_in_the_clear(World *w) {
@@ -352,6 +363,51 @@ static void test_pipelined(void **state) {
         assert_int_equal(n_live(), 1);
         assert_int_equal(deny_path(w, "/last"), 1);
         assert_int_equal(n_live(), 0);
+}
+
+/* Which other path a request was about nobody knows: as soon as a rule has one, its connection is cut; one about methods alone is no reason. */
+static void test_second_path(void **state) {
+        json_int_t first, later, control;
+        World *w = *state;
+
+        begin_in_the_clear(w);
+        first = ask_in_the_clear_of(w, "/first", true, 0);
+        later = ask_in_the_clear(w, "/first", 0);
+        (void) ask_in_the_clear_of(w, "/later", true, later);
+        control = ask_in_the_clear(w, "/first", 0);
+        amend(w, false, "{\"name\": \"" CLEAR "\", \"ports\": [80], \"methods\": [\"PUT\"]}");
+        assert_null(w->error);
+        assert_int_equal(json_integer_value(json_object_get(w->answer, "cut")), 0);
+        assert_int_equal(deny_path(w, "/nobody"), 2);
+        assert_null(egress_run_find_grant(egress_state_find(w->e->state, RUN), (uint64_t) first, 77));
+        assert_null(egress_run_find_grant(egress_state_find(w->e->state, RUN), (uint64_t) later, 77));
+        assert_non_null(egress_run_find_grant(egress_state_find(w->e->state, RUN), (uint64_t) control, 77));
+}
+
+/* And one that is being decided meanwhile is refused. */
+static void test_second_path_under_way(void **state) {
+        static const char *const names[] = { CLEAR, "fine.example.org" }; /* the first without, as a control */
+        World *w = *state;
+
+        begin_in_the_clear(w);
+        amend(w, true, "fine.example.org:80");
+        for (unsigned second_path = 0; second_path < 2; second_path++) {
+                _cleanup_free_ char *rule = text_format("{\"name\": \"%s\", \"ports\": [80], \"paths\": [\"/nobody\"]}", names[second_path]);
+                Reply asked, denied;
+
+                assert_true(sd_event_source_set_enabled(w->dns, SD_EVENT_OFF) >= 0);
+                ask(w->watcher, &asked, "Connect", clear_params(names[second_path], "/waits", second_path));
+                UNTIL(w->event, w->e->n_requests == 1);
+                ask(w->client, &denied, "Amend", json_pack("{s:s, s:b, s:s}", "run", RUN, "allow", 0, "rule", rule));
+                UNTIL(w->event, denied.answered);
+                assert_string_equal(denied.error, "");
+                assert_int_equal(w->e->n_requests, 1);
+                assert_true(sd_event_source_set_enabled(w->dns, SD_EVENT_ON) >= 0);
+                UNTIL(w->event, asked.answered);
+                if (second_path)
+                        UNTIL(w->event, strstr(w->auditd.records, "\"reason\":\"second-path\""));
+                assert_int_equal(n_live(), 1);
+        }
 }
 
 /* More than are remembered, in number or in length: then nobody knows what is under way, and it is cut as soon as the policy has something to weigh. */
@@ -404,6 +460,8 @@ int main(void) {
                 cmocka_unit_test_setup_teardown(test_ended, set_up_policy, tear_down),
                 cmocka_unit_test_setup_teardown(test_overruled, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_pipelined, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_second_path, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_second_path_under_way, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_too_many_to_remember, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_asked_in_an_earlier_life, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_bounds_of_a_live_rule, set_up_keyed, tear_down),
