@@ -555,6 +555,7 @@ void exchange_close_all(ExchangeContext *c) {
         while (c->exchanges)
                 exchange_free(c->exchanges);
         c->answers = mask_needles_unref(c->answers);
+        c->beginnings = masker_free(c->beginnings);
         c->strays = mask_needles_unref(c->strays);
 }
 

@@ -35,6 +35,8 @@ typedef struct ExchangeContext {
         Minter *minter;
         uint64_t generation; /* of the credentials' values: counted up when one is minted or changes, so that what masks answers is made anew */
         Needles *answers, *strays; /* ref; what maskers were made for last (request_make_masker()), */
+        Masker *beginnings; /* owned; of all values, to be found at the end of a message (request-answer.c); made with `answers` */
+        bool wary;          /* one was found */
         uint64_t answers_generation, strays_foreign; /* and when; which credentials' */
         size_t n_metered; /* model calls under way, */
         uint64_t n_calls; /* and of all time */

@@ -56,7 +56,6 @@ int h2_stream_take_head(H2Stream *s, H2Head *head, bool ended) {
                 r = request_begin_answer(&s->request, &head->head, &refusal);
                 if (r != 0)
                         return r == REQUEST_E_REFUSED ? h2_stream_refuse(s, &refusal) : r;
-                s->down.messages = h2_head_is_grpc(&head->head);
                 if (head->head.websocket && (r = request_new_websocket(&s->request, false, &s->down.frames)) < 0)
                         return r;
         }
@@ -77,32 +76,12 @@ static int deny_undecodable(H2Stream *s) {
         return h2_stream_deny(s, 502, "encoded-response", "Content-Encoding", "The origin's answer cannot be decoded.");
 }
 
-/* A compressed message cannot be read; the origin was not told that it may send one. */
-static int feed_answer(H2Stream *s, const uint8_t *data, size_t size) {
-        int r = 0;
-
-        if (!s->down.messages)
-                return request_feed_answer(&s->request, data, size, false, &s->down.data);
-        while (size > 0 && r >= 0) {
-                bool whole;
-                size_t n = grpc_next(&s->down.grpc, data, size, &whole);
-
-                if (s->down.grpc.compressed && s->pair->context->n_credentials > 0)
-                        return -EBADMSG;
-                r = request_feed_answer(&s->request, data, n, false, &s->down.data);
-                if (r >= 0 && whole)
-                        r = request_release_answer(&s->request, &s->down.data);
-                data += n;
-                size -= n;
-        }
-        return r;
-}
-
 int h2_stream_take_answer(H2Stream *s, const uint8_t *data, size_t size) {
         int r;
 
         s->down.unreturned += size;
-        r = s->down.frames ? request_feed_origin_websocket(&s->request, s->down.frames, data, size, &s->down.data) : feed_answer(s, data, size);
+        r = s->down.frames ? request_feed_origin_websocket(&s->request, s->down.frames, data, size, &s->down.data)
+                           : request_feed_answer(&s->request, data, size, false, &s->down.data);
         if (r == -EBADMSG && s->down.frames)
                 r = h2_stream_deny(s, 502, "origin-malformed", "frame", websocket_error(s->down.frames));
         else if (is_undecodable(r))

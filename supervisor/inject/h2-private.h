@@ -6,7 +6,6 @@
 
 #include <nghttp2/nghttp2.h>
 
-#include "inject/grpc.h"
 #include "inject/h2-fields.h"
 #include "inject/h2-head.h"
 #include "inject/h2-pair.h"
@@ -35,8 +34,6 @@ typedef struct H2Flow {
         size_t unreturned;  /* bytes for which the sender's window was not opened again */
         size_t counted;     /* of `data`, in the pair's backlog */
         bool over;          /* nothing more will come */
-        bool messages;      /* of gRPC: each leaves when it is whole */
-        GrpcReader grpc;
         Websocket *frames;  /* owned; NULL unless the stream is one (RFC 8441) */
 } H2Flow;
 
@@ -100,7 +97,6 @@ int h2_origin_session_new(H2Pair *p, nghttp2_option *option, nghttp2_mem *mem);
 
 /* Negative errno for a failure of nghttp2. */
 int h2_errno(int code);
-bool h2_head_is_grpc(const HttpHead *h);
 
 /* h2-stream.c, h2-answer.c: 0, or negative errno, which ends the pair. */
 int h2_stream_new(H2Stream **ret, H2Pair *p, int32_t guest_id);

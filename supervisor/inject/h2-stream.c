@@ -362,12 +362,6 @@ static int clear_request(H2Stream *s, Refusal *ret) {
         return r == REQUEST_E_CLEARED ? send_request(s) : r;
 }
 
-bool h2_head_is_grpc(const HttpHead *h) {
-        const char *type;
-
-        return http_head_find(h, "content-type", &type) == 1 && grpc_is_type(type);
-}
-
 /* "Go on", or hints. */
 int h2_stream_pass_early_head(H2Stream *s, const H2Fields *fields) {
         nghttp2_nv list[H2_FIELDS_MAX];
@@ -411,7 +405,6 @@ int h2_stream_judge(H2Stream *s, bool ended) {
         if (s->head.connect && !s->pair->origin_connects)
                 return h2_stream_deny(s, 501, "bad-request", ":protocol", "The origin does not take WebSocket connections over HTTP/2.");
 
-        s->up.messages = h2_head_is_grpc(&s->head.head);
         r = request_begin(&s->request, &s->head.head, &refusal);
         s->holds = r == 0 && !s->head.connect && request_holds_body(&s->request);
         if (s->holds)
@@ -435,9 +428,8 @@ static int end_beginning(H2Stream *s, Refusal *ret) {
         return r < 0 ? r : clear_request(s, ret);
 }
 
-/* A message of gRPC leaves when it is whole, whatever it ends in: the other side may be waiting for it, and no value goes on in the next one. */
 static int feed_body(H2Stream *s, const uint8_t *data, size_t size, Refusal *ret) {
-        int r = 0;
+        int r;
 
         if (s->holds) {
                 s->deadline_usec = time_boottime() + DECIDE_USEC;
@@ -446,19 +438,7 @@ static int feed_body(H2Stream *s, const uint8_t *data, size_t size, Refusal *ret
         }
         if (s->up.frames)
                 return request_feed_websocket(&s->request, s->up.frames, data, size, &s->up.data, ret);
-        if (!s->up.messages)
-                return request_feed_body(&s->request, data, size, false, &s->up.data, ret);
-        while (size > 0 && r == 0) {
-                bool whole;
-                size_t n = grpc_next(&s->up.grpc, data, size, &whole);
-
-                r = request_feed_body(&s->request, data, n, false, &s->up.data, ret);
-                if (r == 0 && whole)
-                        r = request_release_body(&s->request, &s->up.data, ret);
-                data += n;
-                size -= n;
-        }
-        return r;
+        return request_feed_body(&s->request, data, size, false, &s->up.data, ret);
 }
 
 int h2_stream_take_body(H2Stream *s, const uint8_t *data, size_t size) {

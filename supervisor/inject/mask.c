@@ -53,6 +53,7 @@ struct Masker {
         uint64_t hits;
         size_t last; /* the needle that was hit last */
         Buffer held;
+        size_t sent; /* so many of the held bytes, from the first, went on before it was decided what they are (masker_release()) */
         size_t ahead[_MASK_VIEWS]; /* how many of the held bytes belong to a unit that began before them */
         uint8_t *units[_MASK_VIEWS]; /* owned: room for tracks */
         uint32_t *at[_MASK_VIEWS];
@@ -103,6 +104,7 @@ void masker_take_over(Masker *m, Masker *from) {
         assert(m->of->n > 0 || buffer_size(&from->held) == 0); /* one without needles holds nothing back */
         m->held = from->held;
         from->held = (Buffer) {};
+        m->sent = from->sent;
         memcpy(m->ahead, from->ahead, sizeof(m->ahead));
         m->hits = from->hits;
         m->last = from->last;
@@ -297,12 +299,20 @@ static void search(const Masker *m, const Track *tracks, size_t n_tracks, size_t
 
 /* ---- replacing ---- */
 
-static int replace_digits(const Match *f, Buffer *out) {
+/* What of it did not go on before. */
+static int pass(const Masker *m, const uint8_t *p, size_t from, size_t to, Buffer *out) {
+        if (from < m->sent)
+                from = m->sent;
+        return from < to ? buffer_append(out, p + from, to - from) : 0;
+}
+
+/* From the nth digit on. */
+static int replace_digits(const Match *f, size_t from, Buffer *out) {
         const uint8_t *units = f->track->units + f->unit;
         bool escape = f->track->view == MASK_VIEW_PERCENT || f->track->view == MASK_VIEW_BOTH;
         bool url_safe = memchr(units, '-', f->n_units) || memchr(units, '_', f->n_units);
 
-        for (size_t i = 0; i < f->n_units; i++) {
+        for (size_t i = from; i < f->n_units; i++) {
                 char c = base64_form_replace(f->form, units, i, url_safe);
                 int r;
 
@@ -316,12 +326,18 @@ static int replace_digits(const Match *f, Buffer *out) {
         return 0;
 }
 
+/* As many units as went on before are missing from what takes their place. */
 static int replace(Masker *m, const Match *f, Buffer *out) {
-        m->hits++;
-        m->last = (size_t) (f->needle - m->of->list);
+        size_t from = f->begin < m->sent ? smaller(track_before(f->track, m->sent) - f->unit, f->n_units) : 0;
+
+        if (f->end > m->sent) {
+                m->hits++;
+                m->last = (size_t) (f->needle - m->of->list);
+        }
         if (f->form)
-                return replace_digits(f, out);
-        return buffer_append(out, f->needle->pair.replacement, f->needle->pair.replacement_size);
+                return replace_digits(f, from, out);
+        from = smaller(from, f->needle->pair.replacement_size);
+        return buffer_append(out, (const uint8_t *) f->needle->pair.replacement + from, f->needle->pair.replacement_size - from);
 }
 
 /* ---- runs ---- */
@@ -368,7 +384,7 @@ static int mask_run(Masker *m, const uint8_t *p, size_t begin, size_t end, bool 
                 if (!match.needle)
                         break;
 
-                if ((r = buffer_append(out, p + *done, match.begin - *done)) < 0 || (r = replace(m, &match, out)) < 0)
+                if ((r = pass(m, p, *done, match.begin, out)) < 0 || (r = replace(m, &match, out)) < 0)
                         return r;
                 *done = begin = match.end;
                 memset(ahead, 0, sizeof(ahead));
@@ -421,10 +437,11 @@ static int masker_scan(Masker *m, bool last, Buffer *out) {
                 memset(m->ahead, 0, sizeof(m->ahead));
         }
 
-        r = buffer_append(out, p + done, limit - done);
+        r = pass(m, p, done, limit, out);
         if (r < 0)
                 return r;
         buffer_consume(&m->held, limit);
+        m->sent = m->sent > limit ? m->sent - limit : 0;
         return 0;
 }
 
@@ -442,6 +459,60 @@ int masker_feed(Masker *m, const void *data, size_t size, Buffer *out) {
 
 int masker_finish(Masker *m, Buffer *out) {
         return m->of->n == 0 ? 0 : masker_scan(m, true, out);
+}
+
+/* Is a needle of m in [begin, end) of p, which is all of a run from where the views go on, that begins left of `limit`? */
+static int find(Masker *m, const uint8_t *p, size_t begin, size_t end, const size_t *ahead, size_t limit) {
+        Track tracks[_MASK_VIEWS];
+        Match match;
+        int r;
+
+        if (m->of->n == 0 || end - begin < m->of->shortest)
+                return 0;
+        r = make_room(m, end - begin);
+        if (r < 0)
+                return r;
+        search(m, tracks, read_tracks(m, p, begin, end, true, ahead, tracks), limit, &match);
+        return match.needle != NULL;
+}
+
+/* What is held is one run. Of that which is replaced by now nothing is a beginning any more. */
+int masker_release(Masker *m, Masker *beginnings, Buffer *out) {
+        static const size_t nowhere[_MASK_VIEWS] = {};
+        size_t size = buffer_size(&m->held), done = 0, limit, last = m->last;
+        const uint8_t *p = buffer_data(&m->held);
+        uint64_t hits = m->hits;
+        Buffer scratch = {};
+        int r;
+
+        if (m->of->n == 0 || size == 0)
+                return 0;
+        r = mask_run(m, p, 0, size, true, &done, &limit, &scratch);
+        if (r >= 0 && beginnings)
+                r = find(beginnings, p, done, size, done == 0 ? m->ahead : nowhere, size);
+        if (r == 0 && (r = pass(m, p, done, size, &scratch)) >= 0)
+                r = buffer_append(out, buffer_data(&scratch), buffer_size(&scratch));
+        if (r == 0)
+                m->sent = size;
+        else {
+                m->hits = hits;
+                m->last = last;
+        }
+        buffer_done(&scratch);
+        return r;
+}
+
+int masker_begins_before(Masker *m, const void *data, size_t size, size_t limit) {
+        static const size_t nowhere[_MASK_VIEWS] = {};
+        const uint8_t *p = data;
+        size_t end;
+        int r = 0;
+
+        for (size_t i = 0; i < smaller(limit, size) && r == 0; i = end > i ? end : i + 1) {
+                end = mask_visible_end(p, i, size);
+                r = find(m, p, i, end, nowhere, limit);
+        }
+        return r;
 }
 
 uint64_t masker_hits(const Masker *m) {

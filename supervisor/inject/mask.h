@@ -27,6 +27,7 @@ enum {
         MASK_PAIRS_MAX = 128,
         MASK_NEEDLE_MAX = 8192,
         MASK_ENCODED_MIN = 8, /* shorter ones are not looked for in Base64 */
+        MASK_BEGINNING_MAX = 8, /* of a value, that a message's end may let go */
 };
 
 /* What the replacements point to must outlive the masker. -EINVAL for a needle that is empty, too long or has other
@@ -46,6 +47,16 @@ int masker_feed(Masker *m, const void *data, size_t size, Buffer *out);
 
 /* The stream is over: what was held back follows. The masker can then be used for another stream. */
 int masker_finish(Masker *m, Buffer *out);
+
+/*
+ * What is held back goes on, since whoever waits for it may send nothing more before, and the stream is remembered: of a needle that began in what is let go
+ * here and is complete later, the rest is replaced. 0, or 1 if nothing was let go, because it holds the beginning of a needle: one of those of `beginnings`
+ * (NULL: none are spared), which are shorter.
+ */
+int masker_release(Masker *m, Masker *beginnings, Buffer *out);
+
+/* Does one of m's needles stand in these bytes that begins left of `limit`? Negative errno, 0 or 1. m's stream is not touched. */
+int masker_begins_before(Masker *m, const void *data, size_t size, size_t limit);
 
 /* Goes on in place of `from`, in the middle of its stream, for other needles: what `from` holds back is m's now. For one that is new. Of a needle that only m
  * has, nothing is found of which a part was let go before. */

@@ -5,6 +5,12 @@
  *
  * What cannot be read cannot be masked: an encoding other than gzip is refused. What is encoded goes on decoded, since encoding it again would
  * make the length of what the guest gets depend on the secret.
+ *
+ * A message of gRPC (gRPC-Web in binary, a stream of Connect) goes on when it is whole, whatever it ends in: its receiver may have to answer before the next one
+ * comes. But where messages end says the body, and what stands in that may be an echo: of a message that the guest wrote around a value, to have it cut in the midst. So
+ * what is let go at such an end is remembered, and the rest of a value is masked that began in it; and nothing is let go that ends in more than
+ * MASK_BEGINNING_MAX characters of the beginning of a value. That this one waits tells the guest that it has guessed so many, so all other messages
+ * of the run wait from then on: there is no second guess. The same where a value begins in the very head of a message, whose length it is then.
  */
 
 #include <errno.h>
@@ -21,6 +27,12 @@ static void start_usage(Request *q, const HttpHead *h) {
         (void) http_head_find(h, "content-type", &type);
         if (q->metered && !q->usage && usage_reader_new(&q->usage, q->metered->source->provider, usage_format_of(type)) < 0)
                 log_oom();
+}
+
+static bool has_messages(const HttpHead *h) {
+        const char *type;
+
+        return !h->websocket && http_head_find(h, "content-type", &type) == 1 && grpc_is_type(type);
 }
 
 static int start_decoding(Request *q, const HttpHead *h, Refusal *ret) {
@@ -42,6 +54,8 @@ int request_begin_answer(Request *q, const HttpHead *h, Refusal *ret) {
         int r;
 
         q->status = h->status;
+        q->gets_messages = has_messages(h);
+        q->got_messages = (GrpcReader) {};
         /* a part of an answer that reflects a secret may hold a part of the secret, which masking does not find */
         if (h->status == 206 && q->plan.n_items > 0) {
                 request_deny(q, q->head, 502, "partial-response", NULL, "The origin answered in parts, which it was not asked for.", ret);
@@ -96,7 +110,7 @@ static void read_usage(Request *q, const Buffer *out, size_t begin) {
                 usage_reader_feed(q->usage, buffer_data(out) + begin, buffer_size(out) - begin);
 }
 
-static int feed_decoded(Request *q, const void *data, size_t size, bool last, Buffer *out) {
+static int feed_piece(Request *q, const void *data, size_t size, bool last, Buffer *out) {
         size_t begin = buffer_size(out);
         int r = request_renew_mask(q);
 
@@ -106,6 +120,43 @@ static int feed_decoded(Request *q, const void *data, size_t size, bool last, Bu
                 r = masker_finish(q->mask, out);
         read_usage(q, out, begin);
         return r;
+}
+
+/* The message that is whole by now. */
+static int release_answer(Request *q, Buffer *out) {
+        ExchangeContext *c = q->context;
+        size_t begin = buffer_size(out);
+        int r = request_renew_mask(q);
+
+        if (r < 0 || c->wary)
+                return r;
+        r = masker_begins_before(c->beginnings, q->got_messages.start, q->got_messages.n_start, GRPC_HEAD);
+        if (r == 0)
+                r = masker_release(q->mask, c->beginnings, out);
+        if (r > 0)
+                log_notice("a message from %s is cut where a credential begins: messages wait for the next ones in this run", q->name);
+        c->wary = r > 0;
+        read_usage(q, out, begin);
+        return r < 0 ? r : 0;
+}
+
+/* A compressed message cannot be read; the origin was not told that it may send one. */
+static int feed_decoded(Request *q, const uint8_t *data, size_t size, bool last, Buffer *out) {
+        int r = 0;
+
+        while (q->gets_messages && size > 0 && r >= 0) {
+                bool whole;
+                size_t n = grpc_next(&q->got_messages, data, size, &whole);
+
+                if (q->got_messages.compressed && q->context->n_credentials > 0)
+                        return -EBADMSG;
+                r = feed_piece(q, data, n, false, out);
+                if (r >= 0 && whole)
+                        r = release_answer(q, out);
+                data += n;
+                size -= n;
+        }
+        return r < 0 ? r : feed_piece(q, data, size, last, out);
 }
 
 int request_feed_answer(Request *q, const void *data, size_t size, bool last, Buffer *out) {
@@ -126,22 +177,12 @@ int request_feed_answer(Request *q, const void *data, size_t size, bool last, Bu
         return r;
 }
 
-int request_release_answer(Request *q, Buffer *out) {
-        size_t begin = buffer_size(out);
-        int r = request_renew_mask(q);
-
-        if (r >= 0)
-                r = masker_finish(q->mask, out);
-        read_usage(q, out, begin);
-        return r;
-}
-
 /* What is held back of an answer that broke off reaches nobody any more, but was said. */
 static void read_held_back(Request *q) {
         Buffer rest = {};
 
         if (q->usage)
-                (void) request_release_answer(q, &rest);
+                (void) feed_piece(q, NULL, 0, true, &rest);
         buffer_done(&rest);
 }
 

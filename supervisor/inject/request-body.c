@@ -131,7 +131,7 @@ static int search_opened(Request *q, const void *data, size_t size, bool last, R
 }
 
 /* Nothing leaves before it was searched for sentinels of other hosts. */
-int request_feed_body(Request *q, const void *data, size_t size, bool last, Buffer *out, Refusal *ret) {
+static int feed_piece(Request *q, const void *data, size_t size, bool last, Buffer *out, Refusal *ret) {
         Buffer scratch = {};
         int r = 0;
 
@@ -156,11 +156,12 @@ int request_feed_body(Request *q, const void *data, size_t size, bool last, Buff
         return r;
 }
 
-int request_release_body(Request *q, Buffer *out, Refusal *ret) {
+/* What was held back of it goes on with the message that it is the end of: the other side may be waiting for that. */
+static int release_body(Request *q, Buffer *out, Refusal *ret) {
         Buffer scratch = {};
         int r;
 
-        r = masker_finish(q->tripwire, &scratch);
+        r = masker_release(q->tripwire, NULL, &scratch);
         if (r >= 0)
                 r = masker_hits(q->tripwire) > 0 ? request_misuse(q, nth_foreign_credential(q, masker_last(q->tripwire)), "body", ret)
                                                  : buffer_append(out, buffer_data(&scratch), buffer_size(&scratch));
@@ -187,4 +188,21 @@ int request_feed_websocket(Request *q, Websocket *s, const void *data, size_t si
         if (r == 0 && websocket_hits(s) > 0)
                 return request_misuse(q, nth_foreign_credential(q, websocket_last_hit(s)), "frame", ret);
         return r;
+}
+
+int request_feed_body(Request *q, const void *data, size_t size, bool last, Buffer *out, Refusal *ret) {
+        const uint8_t *p = data;
+        int r = 0;
+
+        while (q->sends_messages && size > 0 && r == 0) {
+                bool whole;
+                size_t n = grpc_next(&q->sent_messages, p, size, &whole);
+
+                r = feed_piece(q, p, n, false, out, ret);
+                if (r == 0 && whole)
+                        r = release_body(q, out, ret);
+                p += n;
+                size -= n;
+        }
+        return r != 0 || (size == 0 && !last) ? r : feed_piece(q, p, size, last, out, ret);
 }

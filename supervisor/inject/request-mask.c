@@ -20,10 +20,29 @@ static void add_secret(MaskPair *pairs, size_t *n, const Secret *secret, const c
         pairs[(*n)++] = (MaskPair) { v.bytes, v.size, sentinel, strlen(sentinel) };
 }
 
+/* How each of them begins, in the order of the pairs. */
+static int find_beginnings(ExchangeContext *c, MaskPair *pairs, size_t n) {
+        _cleanup_(mask_needles_unrefp) Needles *needles = NULL;
+        Masker *fresh;
+        int r;
+
+        for (size_t i = 0; i < n; i++)
+                if (pairs[i].needle_size > MASK_BEGINNING_MAX)
+                        pairs[i].needle_size = MASK_BEGINNING_MAX + 1;
+        r = mask_needles_new(&needles, pairs, n);
+        if (r >= 0)
+                r = masker_new_for(&fresh, needles);
+        if (r < 0)
+                return r;
+        masker_free(c->beginnings);
+        c->beginnings = fresh;
+        return 0;
+}
+
 /* The values that an answer may hold. All answers of a run have the same, until one changes. */
 static int find_answers(ExchangeContext *c, Needles **ret) {
         _Static_assert(RUN_CREDENTIALS_MAX * (1 + CREDENTIAL_FORMER_MAX) <= MASK_PAIRS_MAX, "all values of a run fit into one masker");
-        MaskPair pairs[RUN_CREDENTIALS_MAX * (1 + CREDENTIAL_FORMER_MAX)];
+        MaskPair pairs[RUN_CREDENTIALS_MAX * (1 + CREDENTIAL_FORMER_MAX)] = {};
         Needles *fresh;
         size_t n = 0;
         int r;
@@ -39,6 +58,11 @@ static int find_answers(ExchangeContext *c, Needles **ret) {
                 r = mask_needles_new(&fresh, pairs, n);
                 if (r < 0)
                         return r;
+                r = find_beginnings(c, pairs, n);
+                if (r < 0) {
+                        mask_needles_unref(fresh);
+                        return r;
+                }
                 mask_needles_unref(c->answers);
                 c->answers = fresh;
                 c->answers_generation = c->generation;

@@ -232,7 +232,7 @@ static void drop_held(Request *q) {
 }
 
 int request_begin(Request *q, const HttpHead *h, Refusal *ret) {
-        const char *reflecting = find_reflecting(h), *expected, *unmetered, *claimed;
+        const char *reflecting = find_reflecting(h), *expected, *unmetered, *claimed, *type;
         int r;
 
         q->head = h;
@@ -242,6 +242,9 @@ int request_begin(Request *q, const HttpHead *h, Refusal *ret) {
         q->gathers = q->reserved = false;
         q->sent = false;
         q->metered = NULL;
+        q->sends_messages = http_head_find(h, "content-type", &type) == 1 && grpc_is_type(type);
+        q->sent_messages = (GrpcReader) {};
+        q->gets_messages = false;
         drop_held(q);
 
         if (!host_agrees(q, h, &claimed))

@@ -8,6 +8,7 @@
 
 #include "inject/body-place.h"
 #include "inject/exchange.h"
+#include "inject/grpc.h"
 #include "inject/gunzip.h"
 #include "inject/http-message.h"
 #include "inject/mask.h"
@@ -69,6 +70,8 @@ typedef struct Request {
         UsageReader *usage;       /* owned; NULL unless this is a model call */
         const InjectCredential *metered; /* borrowed; whose provider it is */
         uint64_t started_usec, prompt_bytes; /* the latter: of the body, as the origin gets it */
+        bool sends_messages, gets_messages; /* of gRPC or the like: each goes on when it is whole, */
+        GrpcReader sent_messages, got_messages; /* of which these are the state */
         unsigned status;          /* the answer's; 0: none yet */
         bool sent;                /* the origin may have got it */
 
@@ -131,9 +134,6 @@ void request_set_left(Request *q);
 /* A piece of the body, or its end: what may leave is appended to out. */
 int request_feed_body(Request *q, const void *data, size_t size, bool last, Buffer *out, Refusal *ret);
 
-/* What was held back of the body leaves: it is known not to go on there. */
-int request_release_body(Request *q, Buffer *out, Refusal *ret);
-
 /* A field of the request's trailer, before the end of its body leaves: a sentinel has no place there. The same outcomes. */
 int request_judge_trailer(Request *q, const HttpField *field, Refusal *ret);
 
@@ -157,8 +157,6 @@ int request_feed_websocket(Request *q, Websocket *s, const void *data, size_t si
 /* What the origin sends on it, masked. -EBADMSG: as websocket_feed(). */
 int request_feed_origin_websocket(Request *q, Websocket *s, const void *data, size_t size, Buffer *out);
 
-/* What was held back of the answer leaves, likewise. */
-int request_release_answer(Request *q, Buffer *out);
 /* The request is over; complete says whether its answer was read to the end. Another one may begin. */
 void request_finish(Request *q, bool complete);
 

@@ -56,10 +56,53 @@ static void test_ends(void **state) {
         }
 }
 
+/* Flags that no protocol has: no message ends any more, however the rest looks. */
+static void test_broken(void **state) {
+        static const uint8_t flags[] = { 0, 1, 2, 3, 0x80, 0x81 };
+        uint8_t body[16] = { 0, 0, 0, 0, 1, 'a', 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 };
+
+        for (unsigned f = 0; f < 256; f++) {
+                GrpcReader r = {};
+                bool whole, known = memchr(flags, (int) f, sizeof(flags));
+
+                body[6] = (uint8_t) f;
+                assert_int_equal(grpc_next(&r, body, sizeof(body), &whole), 6);
+                assert_true(whole);
+                assert_int_equal(r.n_start, 6);
+                assert_memory_equal(r.start, body, 6);
+                assert_int_equal(grpc_next(&r, body + 6, 10, &whole), known ? 5 : 10);
+                assert_int_equal(whole, known);
+                assert_int_equal(r.broken, !known);
+                if (!known) {
+                        assert_false(r.compressed);
+                        assert_int_equal(grpc_next(&r, body, 6, &whole), 6);
+                        assert_false(whole);
+                }
+        }
+}
+
+/* How a message begins is kept, as far as there is room. */
+static void test_start(void **state) {
+        uint8_t body[GRPC_HEAD + 200] = { 0, 0, 0, 0, 200 };
+        GrpcReader r = {};
+        bool whole;
+
+        for (size_t i = GRPC_HEAD; i < sizeof(body); i++)
+                body[i] = (uint8_t) i;
+        for (size_t i = 0; i < sizeof(body); i++) {
+                assert_int_equal(grpc_next(&r, body + i, 1, &whole), 1);
+                assert_int_equal(whole, i + 1 == sizeof(body));
+                assert_int_equal(r.n_start, i < GRPC_START ? i + 1 : GRPC_START);
+        }
+        assert_memory_equal(r.start, body, GRPC_START);
+}
+
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_types),
                 cmocka_unit_test(test_ends),
+                cmocka_unit_test(test_broken),
+                cmocka_unit_test(test_start),
         };
 
         return cmocka_run_group_tests(tests, NULL, NULL);

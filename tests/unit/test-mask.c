@@ -101,6 +101,132 @@ static void test_base64(void **state) {
         check(shorter, 1, "eHk6c2stcmVhbC8wKzEyMzQ1Njc4OT8hIQ==", "eHk6YWJjYWJjYWJjYWJjYWJjYWJjYWIhIQ==");
 }
 
+/* ---- what is let go at the end of a message ---- */
+
+/* The forms in which it may stand in a message, and what its first MASK_BEGINNING_MAX + 1 characters are in them. */
+static const struct { const char *text, *beginning, *masked; } forms[] = {
+        { SECRET, "sk-real/0", SENTINEL },
+        { "sk-real%2F0%2B123456789%3F", "sk-real%2F0", SENTINEL },
+        { "sk-real\\/0+1234\\u003567\\u00389?", "sk-real\\/0", SENTINEL },
+        { "c2stcmVhbC8wKzEyMzQ1Njc4OT8", "c2stcmVhbC8w", "c2stZmFrZS8wK2FiY2RlZmdoaT8" },
+};
+
+static void assert_out(const Buffer *out, const char *text) {
+        assert_int_equal(buffer_size(out), strlen(text));
+        assert_memory_equal(buffer_data(out), text, strlen(text));
+}
+
+/* Cut anywhere: of the secret's beginning no more gets out than may, the rest of it never does, and what stands around it always. */
+static void test_release(void **state) {
+        static const MaskPair one[] = { PAIR(SECRET, SENTINEL) }, beginning[] = { { SECRET, MASK_BEGINNING_MAX + 1, "", 0 } };
+
+        for (size_t f = 0; f < sizeof(forms) / sizeof(*forms); f++) {
+                const char *text = forms[f].text;
+                size_t size = strlen(text), n_held = 0;
+
+                for (size_t cut = 0; cut <= size; cut++) {
+                        _cleanup_(masker_freep) Masker *m = NULL, *b = NULL;
+                        char expected[128];
+                        Buffer out = {};
+                        int r;
+
+                        assert_int_equal(masker_new(&m, one, 1), 0);
+                        assert_int_equal(masker_new(&b, beginning, 1), 0);
+                        assert_int_equal(masker_feed(m, "a message ", 10, &out), 0);
+                        assert_int_equal(masker_feed(m, text, cut, &out), 0);
+                        r = masker_release(m, b, &out);
+                        assert_true(r == 0 || r == 1);
+                        n_held += r == 1;
+                        if (cut == size) { /* all of it is there: the sentinel goes on in its place */
+                                (void) snprintf(expected, sizeof(expected), "a message %s", forms[f].masked);
+                                assert_int_equal(r, 0);
+                                assert_out(&out, expected);
+                        } else {
+                                (void) snprintf(expected, sizeof(expected), "a message %.*s", r == 0 ? (int) cut : 0, text);
+                                assert_out(&out, expected);
+                                assert_int_equal(r, cut >= strlen(forms[f].beginning));
+                        }
+
+                        assert_int_equal(masker_feed(m, text + cut, size - cut, &out), 0);
+                        assert_int_equal(masker_feed(m, " and the next", 13, &out), 0);
+                        assert_int_equal(masker_finish(m, &out), 0);
+                        assert_int_equal(buffer_append(&out, "", 1), 0);
+                        if (r == 1 || cut == size) {
+                                (void) snprintf(expected, sizeof(expected), "a message %s and the next", forms[f].masked);
+                                assert_string_equal((const char *) buffer_data(&out), expected);
+                        } else {
+                                assert_memory_equal(buffer_data(&out), expected, strlen(expected));
+                                assert_null(strstr((const char *) buffer_data(&out), text + strlen(forms[f].beginning)));
+                                assert_non_null(strstr((const char *) buffer_data(&out), " and the next"));
+                        }
+                        assert_int_equal(masker_hits(m), 1);
+                        buffer_done(&out);
+                }
+                assert_int_equal(n_held, size - strlen(forms[f].beginning));
+        }
+}
+
+/* Once each byte: what was let go before counts. And what only looks like it goes on at once. */
+static void test_release_often(void **state) {
+        static const MaskPair one[] = { PAIR(SECRET, SENTINEL) }, beginning[] = { { SECRET, MASK_BEGINNING_MAX + 1, "", 0 } };
+        static const char other[] = "sk-reaL/0+123456789? sk-real/1+123456789?";
+
+        for (unsigned wrong = 0; wrong < 2; wrong++) {
+                _cleanup_(masker_freep) Masker *m = NULL, *b = NULL;
+                const char *text = wrong ? other : SECRET;
+                Buffer out = {};
+
+                assert_int_equal(masker_new(&m, one, 1), 0);
+                assert_int_equal(masker_new(&b, beginning, 1), 0);
+                for (size_t i = 0; i < strlen(text); i++) {
+                        assert_int_equal(masker_feed(m, text + i, 1, &out), 0);
+                        assert_int_equal(masker_release(m, b, &out), !wrong && i >= MASK_BEGINNING_MAX && i + 1 < strlen(text));
+                        if (wrong)
+                                assert_int_equal(buffer_size(&out), i + 1);
+                }
+                assert_int_equal(masker_finish(m, &out), 0);
+                assert_out(&out, wrong ? other : "sk-real/" "0+abcdefghi?");
+                assert_int_equal(masker_hits(m), !wrong);
+                buffer_done(&out);
+        }
+}
+
+/* Without beginnings nothing is spared, and the needle is found all the same: so is one that goes on in another masker. */
+static void test_release_and_find(void **state) {
+        static const MaskPair one[] = { PAIR(SECRET, "") };
+
+        for (size_t cut = 1; cut < strlen(SECRET); cut++) {
+                _cleanup_(masker_freep) Masker *m = NULL, *next = NULL;
+                Buffer out = {};
+
+                assert_int_equal(masker_new(&m, one, 1), 0);
+                assert_int_equal(masker_new(&next, one, 1), 0);
+                assert_int_equal(masker_feed(m, SECRET, cut, &out), 0);
+                assert_int_equal(masker_release(m, NULL, &out), 0);
+                assert_int_equal(buffer_size(&out), cut);
+                assert_int_equal(masker_hits(m), 0);
+                masker_take_over(next, m);
+                assert_int_equal(masker_feed(next, SECRET + cut, strlen(SECRET) - cut, &out), 0);
+                assert_int_equal(masker_finish(next, &out), 0);
+                assert_int_equal(masker_hits(next), 1);
+                assert_int_equal(buffer_size(&out), cut);
+                buffer_done(&out);
+        }
+}
+
+static void test_begins_before(void **state) {
+        static const MaskPair one[] = { { SECRET, MASK_BEGINNING_MAX + 1, "", 0 } };
+        _cleanup_(masker_freep) Masker *m = NULL;
+
+        assert_int_equal(masker_new(&m, one, 1), 0);
+        assert_int_equal(masker_begins_before(m, "\0\0\0\0sk-real/0", 13, 5), 1);
+        assert_int_equal(masker_begins_before(m, "\0sk-real/0+1234", 15, 5), 1);
+        assert_int_equal(masker_begins_before(m, "\0a sk-real%2f0", 14, 5), 1);
+        assert_int_equal(masker_begins_before(m, "\0\0\0\0\x11sk-real/0", 14, 5), 0);
+        assert_int_equal(masker_begins_before(m, "\0\0\0\0sk-real/", 12, 5), 0);
+        assert_int_equal(masker_begins_before(m, "", 0, 5), 0);
+}
+
 /* In each alphabet the other digits mean the same, and come back in the same one. */
 static void test_base64_alphabets(void **state) {
         const MaskPair one[] = { PAIR("~~~??" "?>>>", "??" "?~~~??" "?") };
@@ -288,6 +414,10 @@ int main(void) {
                 cmocka_unit_test(test_nothing_late),
                 cmocka_unit_test(test_escapes),
                 cmocka_unit_test(test_base64),
+                cmocka_unit_test(test_release),
+                cmocka_unit_test(test_release_often),
+                cmocka_unit_test(test_release_and_find),
+                cmocka_unit_test(test_begins_before),
                 cmocka_unit_test(test_base64_alphabets),
                 cmocka_unit_test(test_long_needles),
                 cmocka_unit_test(test_long_and_short),
