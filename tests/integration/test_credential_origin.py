@@ -100,28 +100,6 @@ def test_a_call_is_answered_whole(host, anchord):
         host.stop_daemon("anchord")
 
 
-# Clients that give systemd no rest: there is always one at each socket that is open.
-CALLERS = r"""use Socket;
-for (;;) { for my $path (@ARGV) { socket(my $s, AF_UNIX, SOCK_STREAM, 0); connect($s, pack_sockaddr_un($path)) }; select(undef, undef, undef, 0.01) }"""
-
-
-def test_the_place_is_given_back_and_taken_under_calls(host, anchord):
-    """A client's call in the middle of it cancels a stop of the sockets; it is taken up again."""
-    def program():
-        return host.property("anchord.service", "ExecStart")
-
-    host.run(["systemd-run", "--quiet", "--collect", "--unit=calls", "perl", "-e", CALLERS,
-              *(f"/run/anchorhold/{name}.sock" for name in ("api", "run-api", "spec"))])
-    try:
-        for _ in range(3):
-            assert anchord.shell("echo here") == "here\n" and "/run/anchord-call." in program()
-            anchord.restore()
-            assert "/usr/libexec/anchorhold/anchord " in program() and host.is_enforced()
-            anchord.take()
-    finally:
-        host.systemctl("stop", "calls.service", check=False)
-
-
 def guess(address, texts):
     """For each text, as the origin sends it back in two pieces: the sizes of what comes, record by record, with "|" for its pause, and when that came."""
     seen = []
