@@ -42,4 +42,5 @@ boot: image-root templates ## boot the image as a container and open a shell in 
 
 .PHONY: relock
 relock: image-root templates bootable ## take the packages that are there now into image/lock
+	@image/efi-root >/dev/null
 	@image/lockfiles write

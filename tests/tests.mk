@@ -44,7 +44,7 @@ check-vm: some-vm-tests image ## the image as a full virtual machine: what is re
 		/usr/bin/python3 -m pytest -p no:cacheprovider --color=no -q --durations=10 --tb=short $(VM_TEST_FILES)
 
 .PHONY: soak
-soak: some-soak-tests image ## by hand: ten power cuts, hosts that hang (T=power|hang: one of them)
+soak: some-soak-tests image ## by hand, an hour: ten power cuts, hosts that hang, a loader that counts boots (T=power|hang|efi: one of them)
 	@env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 CACHE="$(CACHE)" VM_SEED="$(VM_SEED)" PYTHONDONTWRITEBYTECODE=1 \
 		/usr/bin/python3 -m pytest -p no:cacheprovider --color=no -q --durations=10 --tb=short $(SOAK_TEST_FILES)
 

@@ -13,6 +13,10 @@ SUITE=trixie
 # shellcheck disable=SC2034
 IMAGE_IDENTITY=io.anchorhold/host
 
+# Where the root begins on a disk for UEFI (image/disk --efi), in MiB; what is before it is the partition that the firmware reads.
+# shellcheck disable=SC2034
+EFI_ROOT_MIB=512
+
 die() {
         printf '%s: %s\n' "${0##*/}" "$*" >&2
         exit 1

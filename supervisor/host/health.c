@@ -7,7 +7,8 @@
  * failed may have no audit log that works. Otherwise the host stays up and leases nothing, and says so.
  *
  * A boot that hangs, or that a watchdog or a panic ends, gets to neither. So host-begin.service counts the starts of an image that never passed; at the
- * third without a verdict it goes back before anything else of the boot is tried. And a boot whose check has not even begun after a while counts as
+ * third without a verdict it goes back before anything else of the boot is tried. Where systemd-boot is the loader it counts them as well, also those that never got
+ * to userspace (host-esp.c). And a boot whose check has not even begun after a while counts as
  * failed (host-deadline.timer, which starts nothing once HEALTH_BEGUN is there, whoever starts the timer anew, and when).
  *
  * So a bad image costs two boots. What the two write is durable before the reboot that rests on it: a power cut in
@@ -22,6 +23,7 @@
 #include <unistd.h>
 
 #include "audit/audit-api.h"
+#include "host/host-esp.h"
 #include "host/host-state-api.h"
 #include "host/provision.h"
 #include "ipc/ipc.h"
@@ -265,6 +267,7 @@ static int stay(const char *reason, const char *why) {
         _cleanup_free_ char *text = text_format("this boot failed its health check: %s", reason);
 
         log_error("%s; no way back: %s. The host stays up and leases nothing.", text ?: reason, why);
+        (void) host_esp_bless();
         (void) record("host.unhealthy", json_pack("{s:s, s:s}", "reason", reason, "stays", why));
         return call(API, "io.anchorhold.Manager.Hold", json_pack("{s:b, s:s}", "on", 1, "reason", text ?: reason), NULL);
 }
@@ -339,6 +342,7 @@ int health_begin(void) {
         HostDeployments d = {};
         int r, n = 0;
 
+        (void) host_esp_begin();
         r = booted_image(&d, &booted);
         if (r >= 0)
                 r = count_start(&d, booted->digest, &n);

@@ -48,7 +48,7 @@ static const char *without_algorithm(const char *s) {
         return s && strncmp(s, "sha256:", strlen("sha256:")) == 0 ? s + strlen("sha256:") : NULL;
 }
 
-static void add(HostDeployments *d, HostRole role, int index, const char *digest, const char *version) {
+static void add(HostDeployments *d, HostRole role, int index, const char *digest, const char *version, const char *commit) {
         HostDeployment *new;
 
         if (d->n == HOST_DEPLOYMENTS_MAX)
@@ -57,6 +57,8 @@ static void add(HostDeployments *d, HostRole role, int index, const char *digest
         *new = (HostDeployment) { .role = role, .index = index };
         if (is_digest(digest))
                 memcpy(new->digest, digest, HEX_SHA256_SIZE);
+        if (is_digest(commit))
+                memcpy(new->commit, commit, HEX_SHA256_SIZE);
         text_fit(version ?: "", new->version, sizeof(new->version));
 }
 
@@ -87,7 +89,7 @@ int host_ostree_parse(const char *data, size_t size, HostDeployments *ret) {
                 else if (json_is_true(json_object_get(one, "rollback")))
                         role = HOST_ROLLBACK;
                 add(&d, role, (int) json_integer_value(json_object_get(one, "index")),
-                    json_string_value(json_object_get(one, "version")), NULL);
+                    json_string_value(json_object_get(one, "version")), NULL, json_string_value(json_object_get(one, "checksum")));
         }
 
         *ret = d;
@@ -117,7 +119,7 @@ int host_bootc_parse(const char *data, size_t size, HostDeployments *ret) {
 
                 if (json_is_object(entry))
                         add(&d, entries[i].role, (int) i, without_algorithm(json_string_value(json_object_get(image, "imageDigest"))),
-                            json_string_value(json_object_get(image, "version")));
+                            json_string_value(json_object_get(image, "version")), NULL);
         }
 
         *ret = d;

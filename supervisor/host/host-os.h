@@ -31,6 +31,7 @@ typedef struct HostDeployment {
         int index;                      /* the tools' own number */
         char digest[HEX_SHA256_SIZE];   /* of the image's manifest, "" if the tools do not know one */
         char version[64];               /* of the image, "" likewise */
+        char commit[HEX_SHA256_SIZE];   /* ostree's, "" where another tool answers */
 } HostDeployment;
 
 enum { HOST_DEPLOYMENTS_MAX = 16 };

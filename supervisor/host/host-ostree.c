@@ -21,6 +21,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "host/host-esp.h"
 #include "host/host-os.h"
 #include "util/cleanup.h"
 #include "util/io.h"
@@ -277,7 +278,10 @@ static int ostree_rollback(const HostDeployments *d, char *reason) {
                         return r;
         }
         (void) snprintf(index, sizeof(index), "%d", back->index - (staged && staged->index < back->index));
-        return tool((const char *const[]) { "ostree", "admin", "set-default", index, NULL }, NULL, reason);
+        r = tool((const char *const[]) { "ostree", "admin", "set-default", index, NULL }, NULL, reason);
+        if (r >= 0)
+                (void) host_esp_follow(); /* what fails here is done while the host goes down */
+        return r;
 }
 
 const HostOs host_os_ostree = {

@@ -17,6 +17,8 @@ ABOVE = {
     "anchor-net@.service": (4.0, "its result is a mount in /run/netns: whatever gives it a mount namespace of its own would hide that"),
     "anchor-warden.service": (2.5, "looks at every program by its id, which takes CAP_SYS_ADMIN, and attaches to devices"),
     "host-begin.service": (3.1, "may have to do what host-rollback.service does, early in a boot"),
+    "host-bless.service": (2.3, "mounts the partition that UEFI boots from, which takes CAP_SYS_ADMIN and a disk, and asks ostree"),
+    "host-esp.service": (2.2, "the same, while the host goes down"),
     "host-health.service": (2.2, "root as an operator is: asks ostree (a mount namespace), reads the ledger as its owner"),
     "host-upgrade.service": (4.1, "root as an operator is: fetches from a registry, writes deployments with whatever their files have"),
     "host-rollback.service": (3.1, "writes deployments and /boot, and ostree looks at PID 1's namespace"),

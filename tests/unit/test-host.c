@@ -59,6 +59,7 @@ static void test_ostree(void **state) {
         assert_int_equal(d.n, 3);
         assert_string_equal(host_find(&d, HOST_BOOTED)->digest, B);
         assert_string_equal(host_find(&d, HOST_STAGED)->digest, C);
+        assert_string_equal(host_find(&d, HOST_STAGED)->commit, C);
         assert_int_equal(host_find(&d, HOST_ROLLBACK)->index, 2);
         assert_string_equal(host_find(&d, HOST_ROLLBACK)->digest, ""); /* of no image: that is no digest */
         assert_null(host_find(&d, HOST_PENDING));
@@ -103,6 +104,7 @@ static void test_bootc(void **state) {
         assert_int_equal(d.n, 2);
         assert_string_equal(host_find(&d, HOST_BOOTED)->digest, B);
         assert_string_equal(host_find(&d, HOST_BOOTED)->version, "1.2");
+        assert_string_equal(host_find(&d, HOST_BOOTED)->commit, "");
         assert_string_equal(host_find(&d, HOST_ROLLBACK)->digest, A);
         assert_null(host_find(&d, HOST_STAGED));
         assert_int_equal(bootc("{\"status\": null}", &d), -EINVAL);

@@ -5,8 +5,9 @@
 2   the same programs, and files that differ: another /etc/issue, a mark below /usr, and a guest template with another command line for its kernel
 3   what a later release would be: compiled from these sources with one more event, one more level of the ledger, another version; and
     broken, in that no run gets its network
-4   (`make soak`, as the next one) PID 1 stands still early in each boot
+4   (`make soak`, as the next two) PID 1 stands still early in each boot
 5   what the health check waits for never comes to an end
+6   an initramfs that ends after 64 KiB
 
 Of each the disk has only what differs from the others: the manifest, its signature, the configuration and the last layer. Whoever
 needs more of it than that fails.
@@ -151,11 +152,24 @@ def make_hanging(number, unit, target):
     return made
 
 
+def make_truncated(number):
+    """The second image once more, with the beginning of an initramfs: its kernel panics, and nothing of userspace is ever reached."""
+    made, laid = WORK / f"image-{number}", over(number)
+    bootable = pathlib.Path(subprocess.run([TOP / "image/bootable"], check=True, capture_output=True, text=True).stdout.strip())
+    whole, = bootable.glob("usr/lib/modules/*/initramfs.img")
+    cut = laid / whole.relative_to(bootable)
+    cut.parent.mkdir(parents=True)
+    cut.write_bytes(whole.read_bytes()[:64 * 1024])
+    call(TOP / "image/oci", "--quick", "--version", number, "--over", laid, made)
+    return made
+
+
 def make_for_soak():
-    """The first two, and those that get to no health check: 4 frozen early in its boot, 5 with a unit that never returns."""
+    """The first two, and those that get to no health check: 4 frozen early in its boot, 5 with a unit that never returns, 6 with an initramfs that is cut off."""
     made = make_two()
     made[4] = make_hanging(4, FROZEN, "sysinit.target")
     made[5] = make_hanging(5, NEVER, "multi-user.target")
+    made[6] = make_truncated(6)
     return made
 
 

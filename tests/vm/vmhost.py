@@ -124,14 +124,16 @@ class Machine(hosting.Host):
         self.operator("audit", "verify", timeout=300)
 
 
-def install(disk):
+def install(disk, efi=False):
     """The image that `make image` left, on a disk."""
     if not disk.exists():
-        subprocess.run(docs.command("install.md", "image/disk --size", FILE=disk), cwd=TOP, check=True, stdin=subprocess.DEVNULL, capture_output=True)
+        command = docs.command("install.md", "image/disk --efi", FILE=disk) if efi else docs.command("install.md", "image/disk --size", FILE=disk)
+        subprocess.run(command, cwd=TOP, check=True, stdin=subprocess.DEVNULL, capture_output=True)
 
 
-def start(name, *options):
-    done = subprocess.run([*docs.command("install.md", "image/boot --vm --name", one=name), "--forget", "--fresh", "--timeout", str(UP_S), *map(str, options)],
+def start(name, *options, efi=False):
+    command = docs.command("install.md", "image/boot --vm --efi", two=name) if efi else docs.command("install.md", "image/boot --vm --name", one=name)
+    done = subprocess.run([*command, "--forget", "--fresh", "--timeout", str(UP_S), *map(str, options)],
                           cwd=TOP, capture_output=True, text=True, timeout=UP_S + 120, stdin=subprocess.DEVNULL, check=False)
     if done.returncode:
         raise hosting.BootFailed(f"the image does not boot:\n{done.stdout}{done.stderr}")
@@ -151,9 +153,9 @@ def end(machine):
 
 
 @contextlib.contextmanager
-def booted(name, *options):
+def booted(name, *options, efi=False):
     """A machine on its first boot, until it is not needed any more."""
-    machine = start(f"{name}-{os.getpid()}", *options)
+    machine = start(f"{name}-{os.getpid()}", *options, efi=efi)
     try:
         yield machine
     finally:
