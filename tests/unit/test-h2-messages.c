@@ -30,7 +30,8 @@ static void serve_grpc(H2World *w, Slot *slot, bool ended) {
         }
 }
 
-/* A message passes when it is whole, although a value could begin with its end; and values in it are masked. */
+/* A message passes when it is whole, although a value could begin with a few characters at its end; and values in it are masked. One that ends in more
+ * of a value's beginning waits for what follows (test-exchange-messages.c). */
 static void test_grpc(void **state) {
         H2World *w = *state;
         Slot *g, *o;
@@ -42,9 +43,9 @@ static void test_grpc(void **state) {
         o = &w->origin.slots[0];
         assert_true(body_has(o, "could-be-ghp_An"));
         assert_false(has(o, "grpc-accept-encoding"));
-        send_message(&w->origin, o, 0, "and-so-does-this-sk-ant-the-re");
+        send_message(&w->origin, o, 0, "and-so-does-this-sk-ant-t");
         h2_run(w);
-        assert_true(body_has(g, "so-does-this-sk-ant-the-re"));
+        assert_true(body_has(g, "so-does-this-sk-ant-t"));
         send_message(&w->origin, o, 0, SECRET);
         h2_run(w);
         assert_true(body_has(g, SENTINEL));
