@@ -465,6 +465,7 @@ int masker_finish(Masker *m, Buffer *out) {
 static int find(Masker *m, const uint8_t *p, size_t begin, size_t end, const size_t *ahead, size_t limit) {
         Track tracks[_MASK_VIEWS];
         Match match;
+        size_t n;
         int r;
 
         if (m->of->n == 0 || end - begin < m->of->shortest)
@@ -472,7 +473,8 @@ static int find(Masker *m, const uint8_t *p, size_t begin, size_t end, const siz
         r = make_room(m, end - begin);
         if (r < 0)
                 return r;
-        search(m, tracks, read_tracks(m, p, begin, end, true, ahead, tracks), limit, &match);
+        n = read_tracks(m, p, begin, end, true, ahead, tracks);
+        search(m, tracks, n, limit, &match);
         return match.needle != NULL;
 }
 

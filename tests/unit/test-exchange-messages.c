@@ -89,7 +89,7 @@ static bool origin_answer(World *w, SSL *ssl, ssize_t length) {
                 return origin_await(w, ssl, OTHER);
 
         (void) origin_send(ssl, strstr(w->seen, "connect") ? "HTTP/1.1 200 OK\r\nContent-Type: application/connect+json\r\n\r\n"
-                                                          : "HTTP/1.1 200 OK\r\nContent-Type: application/grpc-web+proto\r\n\r\n");
+                                                           : "HTTP/1.1 200 OK\r\nContent-Type: application/grpc-web+proto\r\n\r\n");
         cut = strstr(w->seen, " /v1/cut-");
         if (cut)
                 return origin_cut(w, ssl, strtoul(cut + strlen(" /v1/cut-"), NULL, 10));

@@ -185,7 +185,8 @@ static void test_release_often(void **state) {
                                 assert_int_equal(buffer_size(&out), i + 1);
                 }
                 assert_int_equal(masker_finish(m, &out), 0);
-                assert_out(&out, wrong ? other : "sk-real/" "0+abcdefghi?");
+                assert_out(&out, wrong ? other : "sk-real/"
+                                                 "0+abcdefghi?");
                 assert_int_equal(masker_hits(m), !wrong);
                 buffer_done(&out);
         }
