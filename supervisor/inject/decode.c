@@ -8,20 +8,14 @@
 #include <strings.h>
 
 #include "util/cleanup.h"
-
-static int hex_digit(char c) {
-        if (c >= '0' && c <= '9')
-                return c - '0';
-        c |= 0x20;
-        return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
+#include "util/text.h"
 
 size_t decode_percent(const char *data, size_t size, bool form, char *ret) {
         size_t n = 0;
 
         for (size_t i = 0; i < size; i++) {
-                if (data[i] == '%' && size - i > 2 && hex_digit(data[i + 1]) >= 0 && hex_digit(data[i + 2]) >= 0) {
-                        ret[n++] = (char) (hex_digit(data[i + 1]) << 4 | hex_digit(data[i + 2]));
+                if (data[i] == '%' && size - i > 2 && text_hex_digit(data[i + 1]) >= 0 && text_hex_digit(data[i + 2]) >= 0) {
+                        ret[n++] = (char) (text_hex_digit(data[i + 1]) << 4 | text_hex_digit(data[i + 2]));
                         i += 2;
                 } else
                         ret[n++] = form && data[i] == '+' ? ' ' : data[i];

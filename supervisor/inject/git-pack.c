@@ -16,6 +16,7 @@
 #include <zlib.h>
 
 #include "inject/buffer.h"
+#include "util/text.h"
 
 enum { PIECE = 16 * 1024, HEAD_MAX = 64, PARENTS_MAX = 64 };
 
@@ -85,13 +86,9 @@ size_t git_pack_commits(const GitPack *p) {
 
 /* ---- commits ---- */
 
-static int hex_value(uint8_t c) {
-        return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
-
 static bool read_name(const uint8_t *hex, size_t name_size, uint8_t *ret) {
         for (size_t i = 0; i < name_size; i++) {
-                int high = hex_value(hex[2 * i]), low = hex_value(hex[2 * i + 1]);
+                int high = text_lower_hex_digit((char) hex[2 * i]), low = text_lower_hex_digit((char) hex[2 * i + 1]);
 
                 if (high < 0 || low < 0)
                         return false;

@@ -15,6 +15,8 @@
 #include <string.h>
 #include <strings.h>
 
+#include "util/text.h"
+
 typedef struct Span {
         size_t begin, end; /* in text */
 } Span;
@@ -522,13 +524,6 @@ bool http_field_is_hop_by_hop(const HttpHead *h, const char *name) {
         return false;
 }
 
-static int hex_digit(char c) {
-        if (c >= '0' && c <= '9')
-                return c - '0';
-        c |= 0x20;
-        return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
-
 bool http_target_is_plain(const char *target) {
         size_t dots = 0;        /* dots in a segment of nothing but dots */
         bool only_dots = true;
@@ -539,8 +534,8 @@ bool http_target_is_plain(const char *target) {
         for (const char *p = target + 1;; p++) {
                 char c = *p;
 
-                if (c == '%' && hex_digit(p[1]) >= 0 && hex_digit(p[2]) >= 0) {
-                        c = (char) (hex_digit(p[1]) << 4 | hex_digit(p[2]));
+                if (c == '%' && text_hex_digit(p[1]) >= 0 && text_hex_digit(p[2]) >= 0) {
+                        c = (char) (text_hex_digit(p[1]) << 4 | text_hex_digit(p[2]));
                         p += 2;
                         if (c == 0)
                                 return false;

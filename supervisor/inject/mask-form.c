@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "util/text.h"
+
 const char mask_base64_alphabet[64] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
 /* clang-format off */
@@ -35,16 +37,6 @@ size_t mask_visible_end(const uint8_t *p, size_t from, size_t size) {
         return from;
 }
 
-static int hex_value(uint8_t c) {
-        if (c >= '0' && c <= '9')
-                return c - '0';
-        if (c >= 'a' && c <= 'f')
-                return c - 'a' + 10;
-        if (c >= 'A' && c <= 'F')
-                return c - 'A' + 10;
-        return -1;
-}
-
 /* An escape of a sign of `before` bytes and n hex digits: its size, 0 for not yet known, 1 for "it is none". */
 static size_t hex_escape(const uint8_t *p, size_t size, bool closed, size_t before, size_t n, uint8_t *ret_value) {
         unsigned value = 0;
@@ -52,9 +44,9 @@ static size_t hex_escape(const uint8_t *p, size_t size, bool closed, size_t befo
         for (size_t i = before; i < before + n; i++) {
                 if (i == size)
                         return closed ? 1 : 0;
-                if (hex_value(p[i]) < 0)
+                if (text_hex_digit((char) p[i]) < 0)
                         return 1;
-                value = value * 16 + (unsigned) hex_value(p[i]);
+                value = value * 16 + (unsigned) text_hex_digit((char) p[i]);
         }
         *ret_value = value < 0x80 ? (uint8_t) value : 0;
         return before + n;

@@ -6,12 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static int digit(uint8_t c) {
-        if (c >= '0' && c <= '9')
-                return c - '0';
-        c |= 0x20;
-        return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
+#include "util/text.h"
 
 ssize_t pkt_line_read(const void *data, size_t size, PktLine *ret) {
         static const PktKind short_ones[] = { PKT_FLUSH, PKT_DELIM, PKT_RESPONSE_END };
@@ -19,7 +14,7 @@ ssize_t pkt_line_read(const void *data, size_t size, PktLine *ret) {
         size_t n = 0;
 
         for (size_t i = 0; i < 4 && i < size; i++) {
-                int d = digit(p[i]);
+                int d = text_hex_digit((char) p[i]);
 
                 if (d < 0)
                         return -EBADMSG;

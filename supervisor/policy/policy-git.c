@@ -8,6 +8,7 @@
 
 #include "policy/policy.h"
 #include "util/cleanup.h"
+#include "util/text.h"
 
 /* ---- requests ---- */
 
@@ -58,18 +59,14 @@ GitService git_service_of(const char *method, const char *target, const char **r
 
 enum { TARGET_MAX = 8192, DECODINGS_MAX = 4 };
 
-static int nibble(char c) {
-        return c >= '0' && c <= '9' ? c - '0' : (c | 0x20) >= 'a' && (c | 0x20) <= 'f' ? (c | 0x20) - 'a' + 10 : -1;
-}
-
 /* In place; whether there was any escape. */
 static bool unescape(char *text) {
         bool any = false;
         char *to = text;
 
         for (const char *p = text; *p; to++)
-                if (*p == '%' && nibble(p[1]) >= 0 && nibble(p[2]) >= 0) {
-                        *to = (char) (nibble(p[1]) * 16 + nibble(p[2]) ?: ' '); /* a zero would end the text */
+                if (*p == '%' && text_hex_digit(p[1]) >= 0 && text_hex_digit(p[2]) >= 0) {
+                        *to = (char) (text_hex_digit(p[1]) * 16 + text_hex_digit(p[2]) ?: ' '); /* a zero would end the text */
                         p += 3;
                         any = true;
                 } else

@@ -24,20 +24,13 @@
 #include "policy/policy-egress.h"
 #include "util/text.h"
 
-static int hex_value(char c) {
-        if (c >= '0' && c <= '9')
-                return c - '0';
-        c = (char) tolower((unsigned char) c);
-        return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
-
 /* The byte that "%XX" at s stands for; -1 if it is no escape, or one of a character that a path never needs escaped or that
  * would change its structure. */
 static int escaped_byte(const char *s, size_t left) {
         int high, low, v;
 
-        high = left > 1 ? hex_value(s[1]) : -1;
-        low = left > 2 ? hex_value(s[2]) : -1;
+        high = left > 1 ? text_hex_digit(s[1]) : -1;
+        low = left > 2 ? text_hex_digit(s[2]) : -1;
         if (high < 0 || low < 0)
                 return -1;
 

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "util/cleanup.h"
+#include "util/text.h"
 
 enum { DEPTH_MAX = 4096 }; /* jansson's own is 2048 */
 
@@ -105,11 +106,11 @@ static int hex4(const char *p, const char *end) {
         if (end - p < 4)
                 return -1;
         for (int i = 0; i < 4; i++) {
-                int c = tolower((unsigned char) p[i]);
+                int digit = text_hex_digit(p[i]);
 
-                if (!isxdigit(c))
+                if (digit < 0)
                         return -1;
-                v = v * 16 + (isdigit(c) ? c - '0' : c - 'a' + 10);
+                v = v * 16 + digit;
         }
         return v;
 }

@@ -66,7 +66,7 @@ bool text_is_name(const char *s) {
         return true;
 }
 
-static int hex_value(char c) {
+int text_lower_hex_digit(char c) {
         if (is_digit(c))
                 return c - '0';
         if (c >= 'a' && c <= 'f')
@@ -74,12 +74,16 @@ static int hex_value(char c) {
         return -1;
 }
 
+int text_hex_digit(char c) {
+        return text_lower_hex_digit(c >= 'A' && c <= 'F' ? (char) (c - 'A' + 'a') : c);
+}
+
 bool text_is_commit(const char *s) {
         size_t n = 0;
 
         if (!s)
                 return false;
-        while (n <= 64 && hex_value(s[n]) >= 0)
+        while (n <= 64 && text_lower_hex_digit(s[n]) >= 0)
                 n++;
 
         return s[n] == '\0' && (n == 40 || n == 64);
@@ -102,11 +106,11 @@ int text_unhex(const char *s, void *ret, size_t size) {
         if (!s || strnlen(s, 2 * size + 1) != 2 * size)
                 return -EINVAL;
         for (size_t i = 0; i < 2 * size; i++)
-                if (hex_value(s[i]) < 0)
+                if (text_lower_hex_digit(s[i]) < 0)
                         return -EINVAL;
 
         for (size_t i = 0; i < size; i++)
-                p[i] = (uint8_t) (hex_value(s[2 * i]) << 4 | hex_value(s[2 * i + 1]));
+                p[i] = (uint8_t) (text_lower_hex_digit(s[2 * i]) << 4 | text_lower_hex_digit(s[2 * i + 1]));
 
         return 0;
 }

@@ -26,6 +26,11 @@ bool text_is_name(const char *s);
 /* Is this a full object name of git: 40 or 64 lower-case hexadecimal digits? */
 bool text_is_commit(const char *s);
 
+/* What a hexadecimal digit stands for, -1 if it is none. */
+int text_hex_digit(char c);
+/* The same, but for capitals: names of objects and hashes are written in one way only. */
+int text_lower_hex_digit(char c);
+
 /* Lower-case hexadecimal; ret has room for 2 * size + 1. */
 void text_hex(const void *data, size_t size, char *ret);
 /* The reverse; -EINVAL unless s has exactly 2 * size digits. */

@@ -58,6 +58,14 @@ static void test_hex(void **state) {
         assert_int_equal(text_unhex("00AF10", out, 3), -EINVAL);
         assert_int_equal(text_unhex(NULL, out, 3), -EINVAL);
 
+        for (int c = 0; c < 256; c++) {
+                const char *digits = "0123456789abcdefABCDEF", *at = c ? strchr(digits, c) : NULL;
+                int value = at ? (int) (at - digits) : -1;
+
+                assert_int_equal(text_hex_digit((char) c), value > 15 ? value - 6 : value);
+                assert_int_equal(text_lower_hex_digit((char) c), value > 15 ? -1 : value);
+        }
+
         assert_true(text_is_commit("0123456789abcdef0123456789abcdef01234567"));
         assert_true(text_is_commit("0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"));
         assert_false(text_is_commit("0123456789abcdef0123456789abcdef0123456"));
