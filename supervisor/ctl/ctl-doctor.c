@@ -394,6 +394,16 @@ static void check_agreement(Doctor *d) {
 
 #define CGROUP2_MAGIC 0x63677270
 
+/* Is the word in this list, as the kernel separates one? */
+static bool lists(const char *list, const char *word) {
+        for (size_t n; *list; list += n + (list[n] != '\0')) {
+                n = strcspn(list, ",\n");
+                if (n == strlen(word) && memcmp(list, word, n) == 0)
+                        return true;
+        }
+        return false;
+}
+
 static void check_kernel(Doctor *d) {
         _cleanup_free_ char *lsm = NULL, *controllers = NULL;
         struct statfs fs;
@@ -412,7 +422,7 @@ static void check_kernel(Doctor *d) {
         if (io_read_file(AT_FDCWD, "/sys/kernel/security/lsm", 4096, &lsm, NULL) < 0)
                 doctor_say(d, GOOD, "bpf-lsm", "unknown (securityfs is not mounted); not relied on", NULL);
         else
-                doctor_say(d, GOOD, "bpf-lsm", strstr(lsm, "bpf") ? "active; not relied on" : "not active; not relied on", NULL);
+                doctor_say(d, GOOD, "bpf-lsm", lists(lsm, "bpf") ? "active; not relied on" : "not active; not relied on", NULL);
 }
 
 /* anchord knows its reserve; if it does not answer, what is free is all that can be said. */

@@ -70,6 +70,21 @@ def test_microvms_run_under_kvm(machine):
     assert run["accel"] == "kvm"
 
 
+def test_bpf_lsm_is_there_and_told_and_nothing_of_ours_asks_for_it(machine):
+    """The image's kernel has it in its own list, so no lsm= is on the command line. That it works is tried by what systemd does with it; the control is the same
+    command without that property."""
+    assert "bpf" in machine.run("cat /sys/kernel/security/lsm").stdout.strip().split(",") and "lsm=" not in machine.run("cat /proc/cmdline").stdout
+    [told] = [f for f in json.loads(machine.run("anchorctl doctor --json=short", check=False).stdout) if f["check"] == "bpf-lsm"]
+    assert (told["health"], told["text"]) == ("good", "active; not relied on")
+    def read(*properties):
+        return machine.run(["systemd-run", "--quiet", "--wait", "--pipe", "--collect", *properties, "cat", "/sys/kernel/security/lsm"], check=False)
+
+    refused = read("--property=RestrictFileSystems=~securityfs")
+    assert refused.returncode and "Operation not permitted" in refused.stdout + refused.stderr, refused
+    assert "bpf" in read().stdout
+    assert machine.run("grep -rl RestrictFileSystems /usr/lib/systemd/system --include='anchor*' --include='host-*'", check=False).stdout == ""
+
+
 def test_reboot_is_refused_while_a_run_is_live(machine):
     """Root's as well. The control: with the run the lock is gone, and what follows in these files reboots."""
     item = machine.operator("submit", "--workflow", "wait", "--", "sh", "-c", "echo up; sleep infinity").stdout.strip()
