@@ -396,13 +396,18 @@ static int write_field(Buffer *out, const char *name, const char *value) {
         return write_line(name, value, strlen(value), false, out);
 }
 
-/* An origin that does not read the body of a GET would take it for the next request: so there is none on that connection. */
-static int write_end(const HttpHead *head, Buffer *out) {
+/* Of these a body means nothing (RFC 9110, 9.3.1, 9.3.2 and 9.3.5), and an origin that does not read it would take it for the next request. */
+static bool body_may_be_a_request(const HttpHead *head) {
         bool has_body = head->framing == HTTP_FRAMING_CHUNKED || head->framing == HTTP_FRAMING_LENGTH;
 
+        return has_body && (strcmp(head->method, "GET") == 0 || strcmp(head->method, "HEAD") == 0 || strcmp(head->method, "DELETE") == 0);
+}
+
+/* So there is no next one on that connection. */
+static int write_end(const HttpHead *head, Buffer *out) {
         if (head->websocket)
                 return buffer_append_text(out, "Connection: Upgrade\r\nUpgrade: websocket\r\n");
-        if (!has_body || (strcmp(head->method, "GET") != 0 && strcmp(head->method, "HEAD") != 0))
+        if (!body_may_be_a_request(head))
                 return 0;
         return write_field(out, "Connection", "close");
 }

@@ -83,14 +83,18 @@ static SubstituteVerdict judge(Fixture *f, const char *host, uint16_t port, cons
 #define API "api.anthropic.com"
 #define CALL "POST /v1/messages?beta=true"
 
-/* What an origin that does not read the body of a GET would take for the next request must be the last thing on its connection. */
+/* What an origin that does not read the body of a GET or a DELETE would take for the next request must be the last thing on its connection. */
 static void test_body_of_get(void **state) {
-        _cleanup_free_ char *get = NULL, *chunked = NULL, *empty = NULL, *post = NULL;
+        _cleanup_free_ char *get = NULL, *chunked = NULL, *delete = NULL, *none = NULL, *empty = NULL, *post = NULL;
 
         assert_int_equal(judge(*state, API, 443, "GET /v1/x", "Content-Length: 5\r\n", NULL, &get), SUBSTITUTE_PLAIN);
         assert_non_null(strstr(get, "Content-Length: 5\r\nConnection: close\r\n"));
         assert_int_equal(judge(*state, API, 443, "HEAD /v1/x", "Transfer-Encoding: chunked\r\n", NULL, &chunked), SUBSTITUTE_PLAIN);
         assert_non_null(strstr(chunked, "chunked\r\nConnection: close\r\n"));
+        assert_int_equal(judge(*state, API, 443, "DELETE /v1/x", "Content-Length: 5\r\n", NULL, &delete), SUBSTITUTE_PLAIN);
+        assert_non_null(strstr(delete, "Content-Length: 5\r\nConnection: close\r\n"));
+        assert_int_equal(judge(*state, API, 443, "DELETE /v1/x", "", NULL, &none), SUBSTITUTE_PLAIN);
+        assert_null(strstr(none, "Connection"));
         assert_int_equal(judge(*state, API, 443, "GET /v1/x", "Content-Length: 0\r\n", NULL, &empty), SUBSTITUTE_PLAIN);
         assert_null(strstr(empty, "Connection"));
         assert_int_equal(judge(*state, API, 443, "POST /v1/x", "Content-Length: 5\r\n", NULL, &post), SUBSTITUTE_PLAIN);
