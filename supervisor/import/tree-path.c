@@ -128,8 +128,10 @@ bool tree_path_is_gitmodules(const char *path, size_t size) {
         return false;
 }
 
+/* A name may be another link, and what is above where that leads can be anything: so up comes first, from the link's own folder, which is none. */
 bool tree_link_leaves(const char *path, size_t path_size, const char *target, size_t target_size) {
         const char *name;
+        bool below = false;
         long depth = 0;
         size_t n;
 
@@ -142,9 +144,13 @@ bool tree_link_leaves(const char *path, size_t path_size, const char *target, si
         while (next_name(&target, &target_size, &name, &n)) {
                 if (n == 0 || (n == 1 && name[0] == '.'))
                         continue;
-                depth += n == 2 && memcmp(name, "..", 2) == 0 ? -1 : 1;
-                if (depth < 0)
+                if (n == 2 && memcmp(name, "..", 2) == 0) {
+                        if (below || --depth < 0)
+                                return true;
+                } else if (is_dotgit(name, n))
                         return true;
+                else
+                        below = true;
         }
         return false;
 }

@@ -16,5 +16,5 @@ const char *tree_path_check(const char *path, size_t size);
 /* Is one of the path's components .gitmodules, in a form that some file system takes for it? */
 bool tree_path_is_gitmodules(const char *path, size_t size);
 
-/* Does a symbolic link at `path` lead out of the tree? Both with sizes; no zero bytes. */
+/* May a symbolic link at `path` lead out of the tree, by way of other links as well, or into .git? Both with sizes. */
 bool tree_link_leaves(const char *path, size_t path_size, const char *target, size_t target_size);

@@ -120,7 +120,8 @@ static bool leaves(const char *path, const char *target) {
 static void test_links(void **state) {
         assert_false(leaves("a", "b"));
         assert_false(leaves("a/b/c", "../../d"));
-        assert_false(leaves("a/b", "./../x/../y"));
+        assert_false(leaves("a/b", "./../x/./y"));
+        assert_false(leaves("a", ".github/x"));
         assert_true(leaves("a", "../x"));
         assert_true(leaves("a/b", "../../x"));
         assert_true(leaves("a/b", "x/../../../a/b"));
@@ -128,6 +129,12 @@ static void test_links(void **state) {
         assert_true(leaves("a", "C:\\x"));
         assert_true(leaves("a/b", "..\\..\\x"));
         assert_true(leaves("a", ""));
+
+        /* x may be a link to where the tree begins, and then this is beside the tree */
+        assert_true(leaves("a", "x/.."));
+        assert_true(leaves("a/b", "../x/../y"));
+        assert_true(leaves("a", ".git/config"));
+        assert_true(leaves("a/b", "../.GIT/hooks"));
 }
 
 typedef struct Seen {
