@@ -146,7 +146,8 @@ $(FUZZBIN): $(O)/fuzz/%: $(O)/tests/fuzz/%.o $(LIB)
 corpora-run: $(FUZZBIN) $(MAINS)
 	@failed=; for f in $(FUZZERS); do \
 		printf '  %-7s %s (%s inputs)\n' CORPUS $$f "$$(ls tests/fuzz/corpus/$$f | wc -l)"; \
-		$(O)/fuzz/$$f $(FUZZ_LIMITS) -runs=0 tests/fuzz/corpus/$$f >$(O)/fuzz/$$f.log 2>&1 || { failed="$$failed $$f"; tail -n 40 $(O)/fuzz/$$f.log; }; \
+		$(O)/fuzz/$$f $(FUZZ_LIMITS) -runs=0 -artifact_prefix=$(O)/fuzz/ tests/fuzz/corpus/$$f >$(O)/fuzz/$$f.log 2>&1 || \
+			{ failed="$$failed $$f"; grep -m 1 -A 20 ERROR: $(O)/fuzz/$$f.log; echo "(the whole of it: $(O)/fuzz/$$f.log)"; }; \
 	done; \
 	if [ -n "$$failed" ]; then printf 'these fail on their corpus:%s\n' "$$failed" >&2; exit 1; fi
 

@@ -13,6 +13,7 @@
 
 #include "inject/h2-private.h"
 #include "inject/mask-needles.h"
+#include "inject/mask.h"
 #include "secret/run-secrets-api.h"
 #include "util/text.h"
 
@@ -162,6 +163,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         answer_questions();
         mask_needles_unref(context.answers);
         mask_needles_unref(context.strays);
+        masker_free(context.beginnings);
         if (context.h2_backlog != 0 || context.held != 0 || context.gathered != 0)
                 __builtin_trap();
         return 0;
